@@ -8,7 +8,6 @@ in the tables and words of `hardware_profiles.engine_schema`, and takes that one
 
 import os
 import tomllib
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from pydantic import ValidationError
 
 from meshplan.hardware_profiles.bounded_file import read_bounded
 from meshplan.hardware_profiles.engine_schema import Engine
+from meshplan.hardware_profiles.names import near_names
 
 OWN = Path(folder) if (folder := os.environ.get("MESHPLAN_ENGINES")) else None
 MAX_ENGINE_BYTES = 2**18  # the largest that ships has 22 KiB
@@ -61,7 +61,7 @@ def load_engine(name: str) -> Engine:
     if name in _own_names():
         return _own_engine(name)
     known = (*engine_names(), *_own_names())
-    close = get_close_matches(name.lower(), known, n=2)
+    close = near_names(name, known, count=2, cutoff=0.6)
     hint = f"did you mean {' or '.join(close)}? " if close else ""
     missing = f"; MESHPLAN_ENGINES: {OWN} is no folder" if OWN and not OWN.is_dir() else ""
     raise UnknownEngine(f"no engine called {name!r}; {hint}known: {', '.join(known)}{missing}")

@@ -14,7 +14,6 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +21,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from meshplan.hardware_profiles.local_cpu import LOCAL_CPU, detect_cpu, local_cluster, num_cores
+from meshplan.hardware_profiles.names import near_names
 from meshplan.hardware_profiles.network_schema import BusBandwidth, Link
 from meshplan.hardware_profiles.schema import Cluster, Gpu, Kernels
 from meshplan.hardware_profiles.toml_io import read_toml, write_toml
@@ -70,14 +70,16 @@ def _resolve(name: str, known: tuple[str, ...], aliases: dict[str, str], what: s
 def unknown(name: str, known: Iterable[str], what: str) -> UnknownProfile:
     """The error for a `name` that is no `what`, with the closest of the `known` ones."""
     known = tuple(known)
-    close = get_close_matches(name.lower(), known, n=3, cutoff=0.5)
+    close = near_names(name, known)
     hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"
     return UnknownProfile(f"no {what} called {name!r}; {hint} (`meshplan profiles` lists all)")
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return read_toml(path)
+        if not (document := read_toml(path)):
+            raise ValueError("it is empty")
+        return document
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
         if path.suffix in OTHER_FORMATS and path.is_file():
@@ -192,12 +194,12 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
     none. Raises `UnknownProfile`.
     """
     text = str(name_or_path)
-    if _is_path(text) or isinstance(name_or_path, Path):
+    if is_path(text) or isinstance(name_or_path, Path):
         return _in_bytes_per_s(_cluster(_read(Path(text)), text), text)
     if text.split(":")[0] == LOCAL_CPU:
         return _local(text)
-    if text.count(":") == 2:
-        return _composed(*text.split(":"))
+    if ":" in text:
+        return _composed(text)
     aliases = _index()["cluster_alias"]
     if text not in (*cluster_names(), *aliases) and text in (*gpu_names(), *gpu_aliases()):
         return usual_cluster(text)
@@ -208,7 +210,7 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
 OTHER_FORMATS = (".yaml", ".yml", ".json")
 
 
-def _is_path(text: str) -> bool:
+def is_path(text: str) -> bool:
     """Whether a cluster is given as a file."""
     return text.endswith((".toml", *OTHER_FORMATS)) or (
         "/" in text and not COMPOSED.fullmatch(text)
@@ -236,11 +238,12 @@ def _in_bytes_per_s(cluster: Cluster, where: str) -> Cluster:
     return cluster
 
 
-def _composed(gpu: str, per_node: str, network: str) -> Cluster:
+def _composed(text: str) -> Cluster:
+    gpu, per_node, network = (*text.split(":", 2), "", "")[:3]
     card = NETWORK.fullmatch(network)
     if not (per_node.isdigit() and int(per_node) > 0 and card and float(card[2]) > 0):
         raise UnknownProfile(
-            f"{gpu}:{per_node}:{network} is not a cluster: write GPU:PER_NODE:NETWORK, as in "
+            f"{text} is not a cluster: write GPU:PER_NODE:NETWORK, as in "
             f"{gpu}:8:400Gb (bits per second and GPU), or {gpu}:8:8x400Gb (of a node)"
         )
     share = int(card[1]) / int(per_node) if card[1] else 1.0  # of each GPU in a card

@@ -5,7 +5,6 @@ The catalogue is `hardware_profiles/models/<name>.json`, each file the fields of
 configuration means is decided in `costmodels.model.hf_config`.
 """
 
-import difflib
 import json
 import math
 import re
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from meshplan.hardware_profiles.bounded_file import read_bounded
+from meshplan.hardware_profiles.names import near_names
 from meshplan.hardware_profiles.repositories import named_in
 
 MODELS = Path(__file__).parent / "models"
@@ -78,7 +78,7 @@ def _exists(path: Path) -> bool:
 
 
 def _not_found(text: str) -> str:
-    close = difflib.get_close_matches(text.lower(), model_names(), n=3, cutoff=0.5)
+    close = near_names(text, model_names())
     hint = f"close names: {', '.join(close)}" if close else "`meshplan models` lists the names"
     if repository := _REPOSITORY.fullmatch(text):
         name = repository[1]

@@ -6,6 +6,8 @@ makes sure that a name is one line of text that no language reads as anything el
 """
 
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Annotated
 
 from pydantic import AfterValidator
@@ -24,6 +26,16 @@ def checked_name(text: str) -> str:
         shown = ascii(text if len(text) <= 40 else text[:37] + "...")
         raise ValueError(f"{shown} is no name: {RULE}; rename it")
     return text
+
+
+def near_names(text: str, known: Iterable[str], count: int = 3, cutoff: float = 0.5) -> list[str]:
+    """The `known` names that were most likely meant: first the shortest that go on where `text`
+    ends (`qwen3-30b` of `qwen3-30b-a3b`), then those with most of its letters.
+    """
+    begun, known = text.lower(), tuple(known)
+    longer = sorted((name for name in known if begun and name.startswith(begun)), key=len)
+    close = get_close_matches(begun, known, n=count, cutoff=cutoff)
+    return list(dict.fromkeys([*longer, *close]))[:count]
 
 
 Name = Annotated[str, AfterValidator(checked_name)]

@@ -30,7 +30,7 @@ from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.cli.options import panel
 from meshplan.planner.profiles.plot import bus_bandwidth
 from meshplan.planner.report.terminal import as_written
-from meshplan.planner.text_files import check_writable
+from meshplan.planner.text_files import CannotWrite, check_writable
 
 QUICK_LIMIT_S = 105.0  # with starting the processes and writing, under two minutes on a busy host
 MOST_CPU_RANKS = 8  # more processes than this on one host measure its contention, not its cores
@@ -111,7 +111,10 @@ def _start(
     check_writable(options.out)
     if found:
         _check_host(found, options.device, per_node)
-    out.mkdir(exist_ok=True)
+    try:
+        out.mkdir(exist_ok=True)
+    except OSError as error:
+        raise CannotWrite(f"cannot write {out}: {error.strerror}") from None
     try:
         with _Watch(progress) as watch:
             starter.start(job, out, watch)

@@ -37,6 +37,7 @@ from meshplan.executor.frameworks.torchtitan import export as torchtitan
 from meshplan.executor.frameworks.torchtitan import read as torchtitan_read
 from meshplan.executor.frameworks.torchtitan import script as torchtitan_script
 from meshplan.executor.frameworks.torchtune import read as torchtune
+from meshplan.hardware_profiles.names import near_names
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.reading import (
     UNRECOGNISED,
@@ -144,8 +145,10 @@ def framework_named(name: str, also: Iterable[str] = ()) -> Framework:
     """
     own = ALIASES.get(name, name)
     if own not in FRAMEWORKS:
-        known = ", ".join((*FRAMEWORKS, *ALIASES, *also))
-        raise UnreadableConfig(f"no framework {name!r}; known are {known}")
+        known = (*FRAMEWORKS, *ALIASES, *also)
+        near = near_names(name, known, count=2, cutoff=0.7)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        raise UnreadableConfig(f"no framework {name!r}; {hint}known are {', '.join(known)}")
     return FRAMEWORKS[own]
 
 

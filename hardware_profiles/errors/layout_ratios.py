@@ -77,6 +77,12 @@ def is_tie(probability: float) -> bool:
     return 1 - TIE < round(probability, 2) < TIE
 
 
+def in_of_100(probability: float) -> str:
+    """In how many cases of 100 the faster of two layouts is really so: "in 57 of 100, a tie"."""
+    cases = round(probability * 100)
+    return f"in {cases if cases < 100 else 'more than 99'} of 100{', a tie' * is_tie(probability)}"
+
+
 def expected_slower(other_over_chosen: float) -> float:
     """By which fraction the other of two layouts is expected to take longer, corrected for the
     choice; negative where it is expected to be the faster one.

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Literal
 
+from meshplan.costmodels.layout import differing_axes
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.training import Images, Lora
 from meshplan.costmodels.units import (
@@ -23,6 +24,7 @@ from meshplan.costmodels.units import (
 )
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engine_schema import Engine
+from meshplan.hardware_profiles.errors.layout_ratios import faster_probability, in_of_100
 from meshplan.planner.answer.explain import (
     LEAST_SHARE,
     PART_NAMES,
@@ -302,7 +304,9 @@ def _misfit(yours: PricedLayout) -> tuple[str, ...]:
 
 
 def _verdict(yours: PricedLayout, ours: PricedLayout, *, searched: bool) -> str:
-    """How much longer the slower side takes, and the parts that it loses most by."""
+    """How much longer the slower side takes, how often layouts so far apart were measured in that
+    order, and the parts that it loses most by.
+    """
     old, new = yours.prediction.step_time_s, ours.prediction.step_time_s
     if abs(old / new - 1) < 5e-4:
         return "both take the same time"
@@ -313,7 +317,10 @@ def _verdict(yours: PricedLayout, ours: PricedLayout, *, searched: bool) -> str:
     if who == "ours" and searched:
         fits = lacking_bytes(yours.prediction) <= 0
         why = ", as your layout is outside the searched space" if fits else ", but fits"
-    return f"{who} takes {max(old, new) / min(old, new):.2f} x as long{why}; mostly {told}"
+    ratio = max(old, new) / min(old, new)
+    axes = len(differing_axes(yours.case.layout, ours.case.layout))
+    sure = f" (really slower {in_of_100(faster_probability(ratio, axes))})"
+    return f"{who} takes {ratio:.2f} x as long{sure}{why}; mostly {told}"
 
 
 def _rows(yours: PricedLayout, ours: PricedLayout, rate: float | None) -> Iterator[Quantity]:

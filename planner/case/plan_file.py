@@ -292,7 +292,8 @@ class Plan(Frozen):
         except UnreadableConfig as error:
             raise UnreadablePlan(f"{place}: {error}") from None
         except (YAMLError, *SCALAR_ERRORS) as error:
-            raise UnreadablePlan(f"{place}: not YAML: {' '.join(str(error).split())}") from None
+            said = " ".join(str(error).replace('in "<unicode string>", ', "").split())
+            raise UnreadablePlan(f"{place}: not YAML: {said}") from None
         if fault := cls._fault(data):
             raise UnreadablePlan(f"{place}: {fault}")
         try:

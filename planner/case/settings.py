@@ -20,6 +20,7 @@ from pydantic import Field, ValidationError
 from meshplan.costmodels.training import Precision
 from meshplan.hardware_profiles.bounded_file import read_bounded
 from meshplan.hardware_profiles.frozen import Frozen
+from meshplan.hardware_profiles.load import first_fault
 from meshplan.planner.case.limits import MAX_PROGRAM_BYTES, MOST, check_toml
 from meshplan.planner.case.reading import FIELDS, Mode, Start
 
@@ -99,10 +100,10 @@ def _settings(table: object, path: Path) -> Settings:
     try:
         return Settings.model_validate(table)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"]) or "[tool.meshplan]"
-        known = ", ".join(Settings.model_fields)
-        raise UnreadableSettings(f"{path}: {key}: {first['msg']} (known keys: {known})") from None
+        fault = first_fault(error, "[tool.meshplan]")
+        known = f" (known keys: {', '.join(Settings.model_fields)})"
+        unknown = any(each["type"] == "extra_forbidden" for each in error.errors())
+        raise UnreadableSettings(f"{path}: {fault}{known * unknown}") from None
 
 
 MOST_WORD, MOST_LINE = 300, 1500  # characters; a file's name has at most 255

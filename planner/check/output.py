@@ -197,15 +197,18 @@ def as_table(findings: list[Finding], *, width: int | None = None, color: bool =
     plain: dict[str, Any] = {} if color else {"no_color": True, "force_terminal": False}
     console = Console(width=width, highlight=False, markup=False, emoji=False, **plain)
     table = Table(box=None, pad_edge=False)
+    shown = [finding for finding in findings if finding.verdict not in ("skipped", "empty")]
+    longest = max((len(one_line_path(finding)) for finding in shown), default=0)
     for name, justify in (("config", "left"), ("verdict", "left"), ("layout", "left"),
                           ("peak", "right"), ("margin", "right"), ("step", "right"),
                           ("in 8 of 10 runs", "right")):  # fmt: skip
         table.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
-    for finding in findings:
-        if finding.verdict not in ("skipped", "empty"):
-            style = "green" if finding.verdict in PASSED else "red"
-            verdict = Text(verdict_words(finding), style=style)
-            table.add_row(Text(one_line_path(finding)), verdict, *_numbers(finding))
+    # a path is copied from here: one that leaves room for the rest is not folded
+    table.columns[0].no_wrap = longest <= console.width // 4
+    for finding in shown:
+        style = "green" if finding.verdict in PASSED else "red"
+        verdict = Text(verdict_words(finding), style=style)
+        table.add_row(Text(one_line_path(finding)), verdict, *_numbers(finding))
     with console.capture() as captured:
         if table.row_count:
             console.print(table)

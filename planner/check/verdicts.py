@@ -233,8 +233,10 @@ def _too_big(case: Case, place: Place, price: Price, now: Prediction) -> Finding
     category = largest_category(memory)
     fix = fix_memory(case, price, usable)
     over = memory.needed - usable
+    stages = len(now.memory)
+    who = f"pipeline rank {rank} of {stages}" if stages > 1 else "a rank"
     text = (
-        f"pipeline rank {rank} of {len(now.memory)} needs {memory.needed / GIB:.1f} GiB, "
+        f"{who} needs {memory.needed / GIB:.1f} GiB, "
         f"{over / GIB:.1f} GiB ({over:,.0f} bytes) more than {limit_words(case.cluster)}; the "
         f"largest part is {category}, {format_bytes(getattr(memory, category))}"
     ) + ("" if fix else f"; no fix of up to {MOST_CHANGES} changes was found")

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from meshplan.costmodels.units import SECONDS_PER_HOUR
+from meshplan.costmodels.units import SECONDS_PER_HOUR, counted
 from meshplan.hardware_profiles.local_cpu import num_cores
 from meshplan.planner.answer.sizes import BadQuestion, check_one_batch, parse_length
 from meshplan.planner.cli.options import panel
@@ -159,8 +159,8 @@ def _prices(text: str | None, num_clusters: int) -> tuple[float | None, ...]:
     items = [item.strip() for item in text.split(",")]
     if len(items) not in (1, num_clusters):
         raise BadQuestion(
-            f"{option} {text!r} has {len(items)} prices for {num_clusters} clusters; give one for "
-            "all, or one each in the order of --cluster"
+            f"{option} {text!r} has {len(items)} prices for {counted(num_clusters, 'cluster')}; "
+            "give one for all, or one each in the order of --cluster"
         )
     try:
         prices = [float(item) for item in items]

@@ -185,12 +185,13 @@ def _print(report: dict[str, Any], results: list[Predicted | Skipped]) -> None:
     grades = {f"all of grade {grade}": cell for grade, cell in report["by_grade"].items()}
     for name, cell in (report["step_time"] | grades).items():
         table.add_row(
-            name, str(cell["rows"]), _percent(cell["median"]), _percent(cell["p90"]),
+            name or "none named", str(cell["rows"]),
+            _percent(cell["median"]), _percent(cell["p90"]),
             _percent(cell["bias"], signed=True), _percent(cell["simple_median"]),
         )  # fmt: skip
     console.print(table)
-    over_suites = _percent(report["mean_of_suite_medians"])
-    console.print(f"mean of the suites' medians (grades A and B): {over_suites}")
+    if (over_suites := report["mean_of_suite_medians"]) is not None:
+        console.print(f"mean of the suites' medians (grades A and B): {_percent(over_suites)}")
     for kind in ("allocated", "reserved"):
         if cell := report[kind]:
             console.print(

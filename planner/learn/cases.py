@@ -31,7 +31,14 @@ from meshplan.planner.case.resolve import (
 from meshplan.planner.case.seal import UNSEALED
 from meshplan.planner.case.settings import Settings, one_line, settings_near
 from meshplan.planner.check.check import UNKNOWN, Reader, case_of, not_taken
-from meshplan.planner.logs.read import CONSOLE, Batch, Recognised, UnreadableLog, read_log
+from meshplan.planner.logs.read import (
+    CONSOLE,
+    Batch,
+    Recognised,
+    UnreadableLog,
+    check_text,
+    read_log,
+)
 from meshplan.planner.logs.steady import Steady, steady
 from meshplan.planner.logs.training_log import LoggedStep, Stated
 from meshplan.planner.logs.warned import OVER_SOCKETS
@@ -228,6 +235,10 @@ def config_beside(log: Path, source: LogSource) -> Path:
         raise UnusableRun(f"{log}: cannot be read: no such file")
     names = _recognised(sorted(_files(log.parent)), log, source)
     if len(names) != 1:
+        try:
+            check_text(log)
+        except UnreadableLog as error:
+            raise UnusableRun(one_line(error)) from None
         found = ", ".join(path.name for path in names[:SHOWN_BESIDE]) or "none"
         if len(names) > SHOWN_BESIDE:
             found += f" and {len(names) - SHOWN_BESIDE} more"

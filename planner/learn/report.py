@@ -1,6 +1,6 @@
 """What `learn` and `diagnose` print."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -58,7 +58,17 @@ def print_learned(learned: Learned, found: Sequence[LoggedRun], console: Console
         f"range for 8 of 10 further runs: {interval_width(learned)} of the prediction "
         "(docs/learn.md: how often it held)",
     )
+    if outside := list(_outside(learned)):
+        _say(console, f"outside it, though learnt from: {', '.join(outside)}")
     _say(console, "only times are learnt, not memory")
+
+
+def _outside(learned: Learned) -> Iterator[str]:
+    """The runs that are learnt from and yet lie outside the range, measured over predicted."""
+    for run in learned.runs:
+        ratio = run.measured_s / run.after_s
+        if run.believed and not 1 / learned.factor <= ratio <= learned.factor:
+            yield f"{run.log}, measured at {ratio - 1:+.0%} of its prediction"
 
 
 def print_lesson(lesson: Lesson, console: Console) -> None:

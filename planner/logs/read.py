@@ -83,6 +83,12 @@ def read_log(path: Path, batch: Batch) -> Recognised:
     return found
 
 
+def check_text(path: Path) -> None:
+    """Raise `UnreadableLog` for what is no log whatever its run: no file, binary, or empty."""
+    if BINARY not in path.name and not _text(path)[0].strip():
+        raise UnreadableLog(f"{path}: empty")
+
+
 def _of_finished(text: str, name: str, batch: Batch) -> Recognised:
     """Text as a log without a last line that was cut, unless no other has a step: of "tps: 10,050"
     cut behind "tps: 10" nothing shows that it goes on.

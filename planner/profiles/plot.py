@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from meshplan.costmodels.units import GB, TFLOPS
+from meshplan.costmodels.units import GB, TFLOPS, counted
 from meshplan.hardware_profiles.curves import curve_seconds
 from meshplan.hardware_profiles.network_schema import CurvePoint
 from meshplan.hardware_profiles.schema import Cluster
@@ -59,7 +59,8 @@ def _draw_curves(axes: Any, cluster: Cluster) -> None:
             for point in cluster.collective_points
             if (point.kind, point.nodes, point.ranks_per_node) == shape
         ]
-        label = f"{fit.kind} {fit.nodes} x {fit.ranks_per_node}"
+        shown = f"{counted(fit.nodes, 'node')} x {counted(fit.ranks_per_node, 'GPU')}"
+        label = f"{fit.kind}, {shown}"
         (line,) = axes.loglog(
             [p.size_bytes for p in points], [bus_bandwidth(p) / GB for p in points], "."
         )

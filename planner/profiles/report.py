@@ -14,6 +14,7 @@ from meshplan.hardware_profiles.load import (
     cluster_names,
     gpu_aliases,
     gpu_names,
+    is_path,
     load_cluster,
     load_gpu,
     load_kernels,
@@ -158,7 +159,7 @@ def find_profile(name_or_path: str) -> Cluster | Gpu:
     try:
         return load_cluster(name_or_path)
     except UnknownProfile as error:
-        if name_or_path.endswith(".toml") or "/" in name_or_path or ":" in name_or_path:
+        if is_path(name_or_path) or ":" in name_or_path:
             raise
         both = (*cluster_names(), *gpu_names())
         raise unknown(name_or_path, both, "cluster or GPU") from error

@@ -1,5 +1,6 @@
 """Step 1 of the answer: the fewest GPUs that hold a step; and what is said when nothing fits."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -14,8 +15,8 @@ from meshplan.hardware_profiles.schema import Gpu
 from meshplan.planner.answer.answer import case_at
 from meshplan.planner.answer.fewest_gpus import SIZES_TRIED, FewestGpus, NoFewer
 from meshplan.planner.answer.question import Asked
-from meshplan.planner.case.plan_file import said
-from meshplan.planner.case.predict import fits_probability, step_model_of
+from meshplan.planner.case.plan_file import StageMemory, said
+from meshplan.planner.case.predict import fits_probability, stage_memory, step_model_of
 from meshplan.planner.check.verdicts import fullest, largest_category
 from meshplan.planner.report.tables import indented, memory_bars, memory_legend, step_heading
 from meshplan.planner.search.footprint import FEWER, LARGER, NEAREST, Explanation, fitting_layout
@@ -33,10 +34,14 @@ LESS_FREE = "less memory left free"
 """What a deadline may leave out beside `Explanation.ended`."""
 MOST_VALUES = 12
 """Of an axis, that are shown where none of the pinned ones is legal."""
+EXPERT_AXES = ("expert_parallel", "expert_tensor_parallel")
 GPU_AXES = (
-    "data_parallel", "tensor_parallel", "context_parallel", "pipeline_parallel", "expert_parallel",
-    "expert_tensor_parallel",
-)  # fmt: skip
+    "data_parallel",
+    "tensor_parallel",
+    "context_parallel",
+    "pipeline_parallel",
+    *EXPERT_AXES,
+)
 """The degrees that divide the number of GPUs."""
 BATCH_AXES = ("data_parallel", "micro_batch_size")
 """What divides the sequences of a step."""
@@ -87,16 +92,20 @@ def _tried(question: Question, found: int) -> str:
 def bound_line(fewest: FewestGpus) -> str:
     """What fills the fullest rank, and what would free most of it."""
     rank, memory = fullest(fewest.prediction)
-    category = largest_category(memory)
-    size = format_bytes(getattr(memory, category))
-    part = f"{NOUNS.get(category, category)}, {size}"
     alone = len(fewest.prediction.memory) == 1
-    line = f"{'' if alone else f'pipeline rank {rank} is the fullest; '}its largest part is {part}"
+    line = f"{'' if alone else f'pipeline rank {rank} is the fullest; '}{largest_part(memory)}"
     freed = sorted(fewest.savings, key=lambda saving: -saving[1])[:SHOWN_SAVINGS]
     if freed:
         told = "; ".join(f"{text} {format_bytes(size)}" for text, size in freed)
         line += f". What would free most: {told}"
     return line
+
+
+def largest_part(memory: StageMemory) -> str:
+    """What fills most of a rank, in words."""
+    category = largest_category(memory)
+    size = format_bytes(getattr(memory, category))
+    return f"its largest part is {NOUNS.get(category, category)}, {size}"
 
 
 class Fuller(NamedTuple):
@@ -156,9 +165,11 @@ def misfit_lines(question: Question, why: Explanation, fuller: Fuller | None = N
 def _nearest_lines(question: Question, why: Explanation) -> Iterator[str]:
     if why.nearest is None:
         most = f"the rule that excludes most of them: {_largest_rule(why)}"
-        yield _no_divisor_line(question) or most
+        yield _no_divisor_line(question) or _too_many_line(question) or most
         return
-    yield miss_line(why.nearest, question.cluster.gpu)
+    stages = stage_memory(step_model_of(case_at(question, why.nearest.layout)))
+    part = largest_part(max(stages, key=lambda stage: stage.needed))
+    yield f"{miss_line(why.nearest, question.cluster.gpu)}; {part}"
     layout, rules = why.nearest.layout, question.engine.legality
     degrees = layout.pipeline_parallel, layout.virtual_stages
     several = layout.virtual_stages > 1 and rules.uneven_stages == "free"
@@ -232,6 +243,21 @@ def _no_divisor_line(question: Question) -> str:
         if pin and not any(map(pin.allows, divisors(size))):
             return f"pinned: {axis} {pin.text}, by no value of which {what} can be divided"
     return ""
+
+
+def _too_many_line(question: Question) -> str:
+    """The pinned degrees that ask for more GPUs than there are, or for experts where the model has
+    none; "" where neither is.
+    """
+    pins = {axis: question.pins.axes[axis] for axis in GPU_AXES if axis in question.pins.axes}
+    least = {axis: min(low for low, _ in pin.ranges) for axis, pin in pins.items()}
+    for axis in EXPERT_AXES:
+        if least.pop(axis, 1) > 1 and not question.model.is_moe:
+            return f"pinned: {axis} {pins[axis].text}, but the model has no routed experts"
+    needed = math.prod(least.values())
+    product = " x ".join(f"{axis} {pins[axis].text}" for axis in least)
+    few = f"{product} = {needed:,} GPUs or more, but there are {question.gpus:,}"
+    return f"pinned: {few}" * (needed > question.gpus)
 
 
 def _largest_rule(why: Explanation) -> str:

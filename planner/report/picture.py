@@ -5,6 +5,7 @@ computed.
 """
 
 import io
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,20 @@ def check_plot(path: Path, *more: str) -> None:
         raise NoPlot(f"--plot {path}: write a name that ends in {' or '.join((*KINDS, *more))}")
     if find_spec("matplotlib") is None:
         raise NoPlot("--plot needs matplotlib: install meshplan[plot]")
+
+
+def plain_ticks(axis: Any, text: Callable[[float], str]) -> None:
+    """Label a logarithmic axis by `text` of each value, where matplotlib has room for a label."""
+    from matplotlib.ticker import LogFormatter
+
+    class Plain(LogFormatter):
+        """Labels what its parent labels, but not by powers of ten."""
+
+        def __call__(self, value: float, position: int | None = None) -> str:
+            return text(float(value)) if super().__call__(value, position) else ""
+
+    axis.set_major_formatter(Plain())
+    axis.set_minor_formatter(Plain(labelOnlyBase=False, minor_thresholds=(2, 0.4)))
 
 
 def drawn(figure: Any, kind: str) -> bytes:

@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from meshplan.costmodels.units import format_bytes, format_seconds
-from meshplan.hardware_profiles.errors.layout_ratios import is_tie
+from meshplan.hardware_profiles.errors.layout_ratios import in_of_100
 from meshplan.planner.answer.explain import AS_FAST, PART_NAMES
 from meshplan.planner.case.plan_file import Plan, RunnerUp
 from meshplan.planner.case.search_report import OpenKind
@@ -180,9 +180,7 @@ def slower_text(other: RunnerUp, chosen_s: float) -> str:
     if other.expected_slower is not None:
         told.append(f"expected {other.expected_slower:+.1%}")
     if probability is not None:
-        of_100 = round(probability * 100)
-        tie = ", a tie" * is_tie(probability)
-        told.append(f"in {of_100 if of_100 < 100 else 'more than 99'} of 100{tie}")
+        told.append(in_of_100(probability))
     return "\n".join(told)
 
 

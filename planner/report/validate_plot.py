@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from meshplan.planner.report.picture import drawn, save
+from meshplan.planner.report.picture import drawn, plain_ticks, save
 from meshplan.planner.runs.validate import Predicted
 from meshplan.planner.text_files import write_text
 
@@ -48,7 +48,10 @@ def draw(rows: Sequence[Predicted], path: Path) -> None:
     axes.set(
         xscale="log", yscale="log", xlabel="measured step time, s", ylabel="predicted step time, s"
     )
-    axes.set_title("grey: exact, and 25 % either way")
+    for axis in (axes.xaxis, axes.yaxis):
+        plain_ticks(axis, "{:g}".format)
+    axes.set_title("A point per run, coloured by suite (its runs); grey: exact, 25 % either way",
+                   fontsize=10)  # fmt: skip
     if path.suffix.lower() == ".html":
         svg = drawn(figure, "svg").decode()
         write_text(path, f"<!doctype html><title>meshplan validate</title>{svg}")

@@ -9,7 +9,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -85,6 +85,7 @@ class Run:
 BUILT_IN = Path(hardware_profiles.__file__).parent / "published" / "runs.csv"
 MAX_RUNS_BYTES = 16 * 2**20  # the published runs are 1.5 MB
 MODELS_KEPT = 256  # the published runs are of 187 models
+NAMES_SHOWN = 6
 MAX_COLUMNS = 500  # they have 87; a short row costs all of them
 
 SCHEDULE_WORDS: dict[str, Schedule] = {
@@ -101,21 +102,34 @@ def measured_step_s(run: Run) -> float:
 
 
 def read_runs(path: Path) -> Iterator[dict[str, str]]:
-    """The rows of the file as they are.
+    """The rows of the file as they are, parted by commas, semicolons or tabs.
 
     Raises `OSError`, or `ValueError` without an `id` column and where it is no file, too large, too
     wide, not UTF-8 or no CSV.
     """
     text = read_bounded(path, MAX_RUNS_BYTES, "a CSV of runs").decode("utf-8-sig")
-    reader = csv.DictReader(io.StringIO(text, newline=""))
     try:
-        if "id" not in (reader.fieldnames or ()):
-            raise ValueError("no column 'id'; docs/runs.md lists the columns")
-        if len(reader.fieldnames or ()) > MAX_COLUMNS:
+        sign = _parted_by(text.partition("\n")[0])
+        reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=sign)
+        names = reader.fieldnames or ()
+        if "id" not in names:
+            raise ValueError(f"no column 'id'{_first_of(names)}; docs/runs.md lists the columns")
+        if len(names) > MAX_COLUMNS:
             raise ValueError(f"more than {MAX_COLUMNS} columns; keep those that are read")
         yield from reader
     except csv.Error as error:
         raise ValueError(f"not CSV: {error}") from None
+
+
+def _parted_by(header: str) -> str:
+    """The sign that leaves a column `id`; a cell may hold the others."""
+    signs = (sign for sign in ",;\t" if "id" in next(csv.reader([header], delimiter=sign), ()))
+    return next(signs, ",")
+
+
+def _first_of(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:NAMES_SHOWN])
+    return f" among {shown[:100]!r}" if names else ""
 
 
 def run_of(cells: Mapping[str, str]) -> Run:

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from meshplan.planner.report.picture import check_plot, save
+from meshplan.costmodels.units import format_count
+from meshplan.planner.report.picture import check_plot, plain_ticks, save
 from meshplan.planner.sweep.economics import RunCost, in_money
 from meshplan.planner.sweep.outcome import Sweep, SweepRow, costs_of, on_front
 
@@ -49,8 +50,8 @@ def names_of(lines: Sequence[Sequence[SweepRow]]) -> tuple[str, list[str]]:
             "model": line[0].series.model,
             "cluster": line[0].series.cluster,
             "engine": line[0].series.engine or "no engine",
-            "sequence": f"seq {line[0].series.seq_len or '?'}",
-            "batch": f"batch {line[0].series.global_batch_size or '?'}",
+            "batch": f"{_number(line[0].series.global_batch_size)} sequences a step",
+            "sequence": f"{_number(line[0].series.seq_len)} tokens a sequence",
         }
         for line in lines
     ]
@@ -58,6 +59,10 @@ def names_of(lines: Sequence[Sequence[SweepRow]]) -> tuple[str, list[str]]:
     common = ", ".join(text for key, text in facts[0].items() if key not in telling)
     shown = telling or ["model"]
     return common, ["\n".join(fact[key] for key in shown) for fact in facts]
+
+
+def _number(value: int | None) -> str:
+    return "?" if value is None else f"{value:,}"
 
 
 def shade_of(lines: Sequence[Sequence[SweepRow]]) -> tuple[str, list[dict[int, float]]]:
@@ -193,6 +198,9 @@ def _log(axes: Any, ends: Sequence[tuple[float, float, str, str]]) -> None:
     axes.set(xscale="log", yscale="log")
     axes.margins(x=0.05, y=0.1)
     axes.grid(visible=True, which="major", linewidth=0.3)
+    for axis in (axes.xaxis, axes.yaxis):
+        plain_ticks(axis, format_count)
+    axes.tick_params(which="both", labelsize=7)
     low, high = np.log10(axes.get_ylim())
     order = sorted(range(len(ends)), key=lambda i: ends[i][1])
     heights = spread([float((np.log10(ends[i][1]) - low) / (high - low)) for i in order], LABEL_GAP)

@@ -12,6 +12,7 @@ from meshplan.planner.whatif.tornado import Tornado, factor_of
 
 DOWN, UP = "#d55e00", "#0072b2"
 """Told apart by colour-blind readers; each bar's end has its words too. After Okabe and Ito."""
+BESIDE = 0.2  # of a row, from its middle to each of two bars below one another
 
 
 def draw(found: Tornado, path: Path) -> None:
@@ -24,17 +25,19 @@ def draw(found: Tornado, path: Path) -> None:
     figure = Figure(figsize=(8, 1.4 + 0.42 * len(found.arms)), layout="constrained")
     axes = figure.add_subplot()
     for row, arm in enumerate(found.arms):
-        for end, moved, colour in zip(
-            (arm.down, arm.up), arm.moved(before.tokens, old), (DOWN, UP), strict=True
-        ):
+        moves = arm.moved(before.tokens, old)
+        rows = places(row, *moves)
+        ends = zip((arm.down, arm.up), moves, rows, (DOWN, UP), strict=True)
+        for end, moved, place, colour in ends:
             text = f"{factor_of(end.change, before.asked) - 1:+.0%}"
-            _bar(axes, row, moved, text, colour)
+            _bar(axes, place, moved, text, colour)
     axes.set_yticks(range(len(found.arms)), [arm.words for arm in found.arms])
     axes.invert_yaxis()
     axes.axvline(0, color="black", linewidth=0.8)
     axes.margins(x=0.2)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:+g}%")
-    axes.set_xlabel(f"change of the predicted step, {format_seconds(old)} as planned")
+    planned = f"{format_seconds(old)} as planned"
+    axes.set_xlabel(f"change of the predicted step for the same tokens, {planned}")
     q = before.asked.question
     axes.set_title(
         f"{q.model.name} on {counted(q.gpus, 'GPU')} of {before.asked.cluster_name}", fontsize=10
@@ -42,11 +45,18 @@ def draw(found: Tornado, path: Path) -> None:
     save(figure, path)
 
 
-def _bar(axes: Any, row: int, moved: float | None, text: str, colour: str) -> None:
+def places(row: int, down: float | None, up: float | None) -> tuple[float, float]:
+    """Where the bars of both ends stand: one below the other if they point to the same side."""
+    same_side = down is not None and up is not None and down * up > 0
+    return (row - BESIDE, row + BESIDE) if same_side else (row, row)
+
+
+def _bar(axes: Any, row: float, moved: float | None, text: str, colour: str) -> None:
+    """The bar of one end, slimmer where it shares its row."""
     if moved is None:
         text, moved = f"{text}: nothing fits", 0.0
     width = 100 * moved
-    axes.barh(row, width, color=colour, height=0.6)
+    axes.barh(row, width, color=colour, height=0.6 if row == int(row) else 2 * BESIDE)
     right = width > 0 or (width == 0 and colour == DOWN)
     axes.annotate(
         text, (width, row), xytext=(3 if right else -3, 0), textcoords="offset points",

@@ -66,6 +66,7 @@ def test_aliases_are_the_profile_they_name() -> None:
         pytest.param("zzz", "known: alps-gh200, aws-g5, aws-g6", id="nothing close: all of them"),
         pytest.param("local-cpu:none", "must be a positive number", id="processes not a number"),
         pytest.param("local-cpu:0", "must be a positive number", id="no process"),
+        pytest.param("h100-sxm:8", "write GPU:PER_NODE:NETWORK", id="no network"),
         pytest.param("no/such.toml", "No such file", id="no file"),
         pytest.param("no_such.yaml", "No such file", id="no file of another format"),
     ],
@@ -89,6 +90,7 @@ def test_a_profile_of_another_format_says_which_one_is_read(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        pytest.param("", "cannot be read as a profile: it is empty", id="empty"),
         pytest.param("name = ", "cannot be read", id="not TOML"),
         pytest.param("name = 'x'", "Field required", id="fields missing"),
         pytest.param("gpu = 'h100-sxm'\nspeed = 3", "speed: no such field", id="an unknown key"),

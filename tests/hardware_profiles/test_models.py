@@ -63,6 +63,7 @@ def test_catalogue_name_wins_over_a_file(tmp_path: Path, monkeypatch: pytest.Mon
         ("mistralai/Mistral-7B-v0.3", "hf download mistralai/Mistral-7B-v0.3 config.json"),
         ("Qwen/Qwen3-32B-AWQ", "hf download"),
         ("deepseekv3", "close names: deepseek-v3"),
+        ("Qwen3-30B", "close names: qwen3-30b-a3b"),
         ("zzzz", "`meshplan models` lists the names"),
         ("", "no model ''"),
         ("a" * 5000, "no model 'aaa"),

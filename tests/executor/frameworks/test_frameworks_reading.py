@@ -236,6 +236,8 @@ def test_an_unknown_framework_is_told_with_the_known_ones() -> None:
         framework_named("fairseq")
     for name in str(refused.value).partition("known are ")[2].split(", "):
         assert framework_named(name) is not None
+    with pytest.raises(UnreadableConfig, match="did you mean torchtitan or "):
+        framework_named("torchtian")
 
 
 SCRIPT = (
@@ -293,7 +295,7 @@ def test_only_formats_that_are_read_can_be_named(name: str) -> None:
     """What is recognised to be refused is no name; the message lists all that are, each of which
     reads, or refuses a file in words.
     """
-    with pytest.raises(UnreadableConfig, match=f"no framework '{name}'; known are") as refused:
+    with pytest.raises(UnreadableConfig, match=f"no framework '{name}'; .*known are") as refused:
         read_config("a: 1", "a.yaml", name)
     known = str(refused.value).partition("known are ")[2].split(", ")
     assert {"axolotl", "gpt-neox", "torchtune", "nemo", "megatron"} <= set(known)

@@ -12,6 +12,7 @@ from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.costmodels.training import Images, Lora, Training
 from meshplan.executor.frameworks import read_config
 from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.errors.layout_ratios import faster_probability, in_of_100
 from meshplan.planner.answer.answer import case_at
 from meshplan.planner.answer.compare import (
     STATED,
@@ -97,6 +98,21 @@ def test_parts_add_up_on_both_sides() -> None:
         assert getattr(rows["cost of 1T tokens"], side) == pytest.approx(cost)
     assert found.assumed == ("the model llama-3.1-8b", "adamw")
     assert found.notes == ()
+
+
+def test_how_sure_the_order_of_both_is() -> None:
+    """As of a runner-up: in how many cases of 100 pairs of measured runs kept the order that is
+    predicted of two layouts so far apart. These differ in dp and tp.
+    """
+    found = compare(yours(YOURS % 32), OURS)
+    step = next(row for row in found.rows if row.name == "step")
+    assert isinstance(step.yours, float)
+    assert isinstance(step.ours, float)
+    ratio = step.ours / step.yours
+    said = f"{ratio:.2f} x as long (really slower {in_of_100(faster_probability(ratio, 2))}),"
+    assert found.verdict.startswith(f"ours takes {said}")
+    assert in_of_100(0.57) == "in 57 of 100, a tie"
+    assert in_of_100(0.996) == "in more than 99 of 100"
 
 
 def test_without_a_price_there_is_no_cost() -> None:

@@ -109,12 +109,38 @@ def test_groups_that_zero_shards_over_are_in_the_label(tmp_path: Path) -> None:
 
 
 def test_a_bad_settings_file_is_one_line(tmp_path: Path) -> None:
-    """An unknown key of a settings file is named, with the keys that exist."""
+    """An unknown key of a settings file is named, with the keys that exist; a bad value without
+    them.
+    """
     (tmp_path / "meshplan.toml").write_text("gpu = 8\n")
     finding = check_text(tmp_path / "train.sh", SCRIPT, Settings())
     assert finding.verdict == "unreadable"
-    assert "meshplan.toml: gpu:" in finding.text
-    assert "gpus" in finding.text
+    assert "meshplan.toml: gpu: no such field (got 8) (known keys: cluster, gpus," in finding.text
+    elsewhere = tmp_path / "other"
+    elsewhere.mkdir()
+    (elsewhere / "meshplan.toml").write_text("seq_len = '4k'\n")
+    finding = check_text(elsewhere / "train.sh", SCRIPT, Settings())
+    assert "meshplan.toml: seq_len: Input should be a valid integer" in finding.text
+    assert finding.text.endswith("(got '4k')")
+
+
+def test_a_path_is_not_folded_where_the_rest_has_room(tmp_path: Path) -> None:
+    """Of 80 columns a path of 17 characters is whole, to be copied; one of 60 is folded."""
+    given = Settings(model="llama-3.1-8b", seq_len=8192, gpus=8, cluster="dgx-h100")
+    text = '{"zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": 1}'
+    finding = check_text(tmp_path / "ds.json", text, given)
+    for name, whole in (("megatron/train.sh", True), ("a" * 60, False)):
+        lines = as_table([replace(finding, path=name)], width=80).splitlines()
+        assert any(line.startswith(f"{name} ") for line in lines) == whole
+
+
+def test_where_nothing_is_piped_no_pipeline_rank_is_named(tmp_path: Path) -> None:
+    """Sixteen sequences at once are too many for each of eight GPUs alike."""
+    given = Settings(model="llama-3.1-8b", seq_len=8192, gpus=8, cluster="dgx-h100")
+    text = '{"zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": 16}'
+    finding = check_text(tmp_path / "ds.json", text, given)
+    assert finding.verdict == "does not fit"
+    assert finding.text.startswith("a rank needs ")
 
 
 def test_a_folder_is_walked_once_through_every_loop(tmp_path: Path) -> None:

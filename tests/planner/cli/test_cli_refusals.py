@@ -17,14 +17,16 @@ def test_a_smaller_number_that_fits_is_named() -> None:
 
 
 def test_nothing_fits() -> None:
-    """Where nothing fits: exit code 3, the nearest miss, what it lacks, and what would do. Of 79.2
-    GiB a rank may fill all but the headroom.
+    """Where nothing fits: exit code 3, the nearest miss, what it lacks and what fills it, and what
+    would do. Of 79.2 GiB a rank may fill all but the headroom.
     """
     result = run("plan", "llama-3.1-405b", "--gpus", "8", "--cluster", "dgx-h100",
                  "--global-batch", "64", "--headroom", "6.8GiB")  # fmt: skip
     assert result.exit_code == 3
     assert result.stdout == ""
     assert "more than the 72.4 GiB of each GPU that a plan may fill" in result.stderr
+    states = f"{405.85e9 / 8 * 12 / 2**30:.1f} GiB"  # fp32 weights and two moments, over tp8
+    assert f"its largest part is optimizer states, {states}" in result.stderr
     assert "the next larger size in whole nodes on which one fits:" in result.stderr
 
 
@@ -100,13 +102,13 @@ def test_the_fewest_gpus_by_a_bound_of_memory_are_called_so() -> None:
     [
         (("--tp", "8", "--dp", "3"), "tensor_parallel 8, by no value of which 12 GPUs"),
         (("--dp", "3"), "data_parallel 3, by no value of which a batch of 7 sequences"),
+        (("--tp", "4", "--pp", "4..6"), "tensor_parallel 4 x pipeline_parallel 4..6 = 16 GPUs or"),
+        (("--ep", "2"), "expert_parallel 2, but the model has no routed experts"),
         (("--micro-batch", "2..6"), "micro_batch_size 2..6, by no value of which a batch of 7"),
     ],
 )
-def test_a_pin_that_does_not_divide_the_gpus_or_the_batch_is_the_reason(
-    pins: tuple[str, ...], why: str
-) -> None:
-    """12 GPUs are 1, 2, 3, 4, 6 or 12 replicas of 7 sequences, which is a prime."""
+def test_pins_that_cannot_be_met_are_the_reason(pins: tuple[str, ...], why: str) -> None:
+    """Twelve GPUs are 1, 2, 3, 4, 6 or 12 replicas of 7 sequences, a prime; the model is dense."""
     result = run("plan", "llama-3.1-70b", "--gpus", "12", "--cluster", "dgx-h100",
                  "--global-batch", "7", *pins)  # fmt: skip
     assert result.exit_code == 3

@@ -104,3 +104,14 @@ def test_profile_starts_nothing_that_its_host_cannot_run(
     assert done.exit_code == 2
     assert done.stderr.startswith(f"error: {said}")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_where_the_folder_of_a_measurement_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks write their logs to OUT.run: where that cannot be a folder nothing is started."""
+    monkeypatch.setattr("meshplan.executor.cli.profile.find_hardware", lambda: CPU)
+    (tmp_path / "mine.toml.run").write_text("a file")
+    done = CliRunner().invoke(app, ["profile", "--quick", "-o", str(tmp_path / "mine.toml")])
+    said = f"error: cannot write {tmp_path}/mine.toml.run: File exists\n"
+    assert (done.exit_code, done.stderr) == (2, said)

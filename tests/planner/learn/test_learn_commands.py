@@ -73,6 +73,16 @@ def test_learn_then_plan_and_check(logs: list[str], tmp_path: Path) -> None:
     assert _called("check", str(plan))[0] == 0
 
 
+def test_a_run_outside_the_range_that_it_taught_is_named(logs: list[str]) -> None:
+    """One run a fifth slower than predicted and one twice as fast: no constant helps both."""
+    fast = Path(logs[1])
+    _megatron(fast, 0.5 * model_of(PLANS[1]).time().step_time_s)
+    code, out, _ = _called("learn", *logs)
+    said = " ".join(out.split())
+    assert (code, "outside it, though learnt from: " in said) == (0, True)
+    assert "measured at -" in said.partition("outside it, though learnt from:")[2]
+
+
 def test_the_interval_of_what_no_run_covers_is_no_narrower(logs: list[str]) -> None:
     """Four times the GPUs: the wider of the learnt and the usual interval, and why."""
     source = LogSource(read=tools().read, given=Settings())
@@ -114,6 +124,10 @@ def test_whose_config_is_not_clear(logs: list[str]) -> None:
         log.with_name(f"plan_{name}.yaml").write_text(log.with_name("plan.yaml").read_text())
     said = "(beside it: plan.yaml, plan_a.yaml, plan_b.yaml, plan_c.yaml, plan_d.yaml, plan_e.yaml"
     assert f"{said} and 2 more); name it with --config" in _called("diagnose", logs[0])[2]
+    folder = str(log.parent)
+    assert _called("diagnose", folder)[2] == f"error: {folder}: not a file; name the log itself\n"
+    log.write_text("\n")
+    assert _called("diagnose", logs[0])[2] == f"error: {log}: empty\n"
 
 
 def test_a_run_that_did_not_fit_is_said(logs: list[str]) -> None:

@@ -12,11 +12,19 @@ def test_a_file_without_ids_is_refused(tmp_path):
     """A CSV that is no table of runs gets one line, not a traceback."""
     path = tmp_path / "other.csv"
     path.write_text("a,b\n1,2\n")
-    with pytest.raises(ValueError, match="no column 'id'"):
+    with pytest.raises(ValueError, match="no column 'id' among 'a, b'"):
         list(read_runs(path))
     refusal = CliRunner().invoke(app, ["validate", str(path)])
     assert refusal.exit_code == 2
     assert refusal.stderr.count("other.csv") == 1
+
+
+@pytest.mark.parametrize("sign", [",", ";", "\t"])
+def test_what_parts_the_cells(tmp_path, sign):
+    """A spreadsheet may write semicolons or tabs, and commas in a name then part nothing."""
+    path = tmp_path / "own.csv"
+    path.write_text(f"id{sign}model\na{sign}{'b' if sign == ',' else 'b,c'}\n")
+    assert list(read_runs(path)) == [{"id": "a", "model": "b" if sign == "," else "b,c"}]
 
 
 def test_a_suite_of_a_file_that_names_none(tmp_path):
@@ -66,3 +74,13 @@ def test_a_file_of_which_no_row_can_be_priced_is_no_clean_score(tmp_path):
     told = " ".join(scored.stdout.split())
     assert "without a shape (layers, hidden, ...), model 'our-7b' is no model" in told
     assert "own.csv: no run could be priced" in scored.stderr
+
+
+def test_own_runs_without_suite_and_grade_are_scored_without_blanks(tmp_path):
+    """Their suite is called so, and no mean over graded suites is announced."""
+    own = tmp_path / "own.csv"
+    row = {**OWN, "model": "qwen3-8b"}
+    own.write_text(f"{','.join(row)}\n{','.join(row.values())}\n")
+    told = CliRunner().invoke(app, ["validate", str(own)]).stdout
+    assert "none named" in told
+    assert "suites' medians" not in told

@@ -213,7 +213,9 @@ def test_files_say_what_the_table_says(tmp_path: Path, planned: tuple[str, str])
 
 
 def test_the_picture_holds_each_layout(two_sizes: tuple[str, ...], tmp_path: Path) -> None:
-    """The heatmap writes MFU and layout of each cell as text, alike each time; a PNG is a PNG."""
+    """The heatmap writes MFU and layout of each cell as text, alike each time; a PNG is a PNG. Axes
+    say 200K, not 2 x 10^5, and what is common has its units.
+    """
     pytest.importorskip("matplotlib")
     svg, png, again = (tmp_path / name for name in ("sweep.svg", "sweep.png", "again.svg"))
     whole = (*two_sizes, "--tokens", "1T", "--price-per-gpu-hour", "2")
@@ -226,6 +228,10 @@ def test_the_picture_holds_each_layout(two_sizes: tuple[str, ...], tmp_path: Pat
     assert f"{cells[1]['mfu']:.1%}" in text
     assert all(word in text for word in cells[1]["label"].split())
     assert ">nothing<" in text
+    assert "times 10" not in text
+    assert re.search(r">\d+[KM]<", text)
+    assert "tokens a sequence" in text
+    assert "sequences a step" in text
     assert png.read_bytes().startswith(b"\x89PNG")
 
 

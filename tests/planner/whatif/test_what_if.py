@@ -26,6 +26,7 @@ from meshplan.planner.whatif.asking import Asking
 from meshplan.planner.whatif.break_even import NEAR, BestStep, break_even
 from meshplan.planner.whatif.changes import Change, changed, parse_factor, question_of
 from meshplan.planner.whatif.figures import FIGURES
+from meshplan.planner.whatif.plot import places
 from meshplan.planner.whatif.report import break_even_words, other_layout
 from meshplan.planner.whatif.tornado import Arm, around
 
@@ -173,6 +174,13 @@ def test_a_change_is_the_answer_of_its_own_question(plan_file: Path) -> None:
 def test_multiples_around(value: int, by: float, ends: tuple[int, int] | None) -> None:
     """A batch moves by whole replicas, and moves."""
     assert around(value, by, 8) == ends
+
+
+def test_bars_to_the_same_side_stand_below_each_other() -> None:
+    """Both ends 2 % and 3 % longer would cover one another; on either side they share a row."""
+    assert places(4, 0.03, 0.02) == (3.8, 4.2)
+    assert places(4, 0.03, -0.02) == (4, 4)
+    assert places(4, 0.03, None) == (4, 4)
 
 
 def test_tornado_is_ordered_and_signed(plan_file: Path, tmp_path: Path) -> None:
