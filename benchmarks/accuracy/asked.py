@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.accuracy.backtest import families, judged, share
 from benchmarks.accuracy.coverage import FEW, held, runs_of
-from benchmarks.accuracy.tables import ROOT, new_sources, put
+from benchmarks.accuracy.tables import ROOT, new_sources, show
 from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.errors.intervals import STATE
 from meshplan.hardware_profiles.errors.left_out_runs import Ratio, firsts, ratios
@@ -172,9 +172,7 @@ def table() -> str:
 
 def main() -> None:
     """Print the table, and write it."""
-    text = table()
-    print(text)
-    put(ROOT / "docs/accuracy.md", "accuracy asked", text)
+    show(ROOT / "docs/accuracy.md", "accuracy asked", table())
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from statistics import mean, median
 from typing import NamedTuple
 
-from benchmarks.accuracy.tables import ROOT, new_sources, put
+from benchmarks.accuracy.tables import ROOT, new_sources, show
 from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.errors.left_out_runs import First, Ratio, firsts, ratios
 
@@ -103,8 +103,7 @@ def main() -> None:
         "accuracy farthest": farthest(ratios()),
     }
     for marker, text in tables.items():
-        print(text)
-        put(ROOT / "docs/accuracy.md", marker, text)
+        show(ROOT / "docs/accuracy.md", marker, text)
 
 
 if __name__ == "__main__":

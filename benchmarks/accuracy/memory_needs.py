@@ -22,7 +22,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.accuracy.rows import ELSEWHERE, csv_of, runs_of
-from benchmarks.accuracy.tables import ROOT, put
+from benchmarks.accuracy.tables import ROOT, show
 from benchmarks.engine.one_gpu import PUBLISHED, prediction
 from benchmarks.engine.one_gpu import runs as runs_of_one_gpu
 from benchmarks.usage import check_usage
@@ -50,8 +50,7 @@ def main() -> None:
         needs.cache_clear()
         print(f"{FILE}: {len(found)} runs")
     text = "\n".join((*outcomes(needs()), "", *headrooms(needs())))
-    print(text)
-    put(ROOT / "docs/choice.md", "memory needs", text)
+    show(ROOT / "docs/choice.md", "memory needs", text)
 
 
 def as_csv(found: Sequence[Need]) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.accuracy.rows import ELSEWHERE
-from benchmarks.accuracy.tables import ROOT, new_sources, put
+from benchmarks.accuracy.tables import ROOT, new_sources, show
 from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.errors.left_out_runs import Ratio, first_step_times, ratios
 from meshplan.planner.runs.runs import BUILT_IN, read_runs
@@ -121,9 +121,7 @@ def table() -> str:
 
 def main() -> None:
     """Print the table, and write it."""
-    text = table()
-    print(text)
-    put(ROOT / "docs/accuracy_tables.md", "shared errors", text)
+    show(ROOT / "docs/accuracy_tables.md", "shared errors", table())
 
 
 if __name__ == "__main__":

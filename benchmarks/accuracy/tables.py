@@ -173,6 +173,12 @@ def put(path: Path, marker: str, text: str) -> None:
     path.write_text(new, encoding="utf-8")
 
 
+def show(path: Path, marker: str, text: str) -> None:
+    """Print what `put` puts into a page."""
+    print(text)
+    put(path, marker, text)
+
+
 IN_SHORT = (
     "their layout left out of the fit, grade A",
     "their whole source left out, the engine has another",

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from statistics import median
 
-from benchmarks.accuracy.tables import ROOT, put
+from benchmarks.accuracy.tables import ROOT, show
 from benchmarks.engine.one_gpu import MEASURED
 from benchmarks.usage import check_usage
 from meshplan.costmodels.operations.kinds import AttentionCore, Matmul
@@ -90,9 +90,7 @@ def _spread(found: list[float]) -> str:
 
 def main() -> None:
     """Write the table between its marks."""
-    text = table()
-    print(text)
-    put(ROOT / "docs/accuracy_tables.md", "one gpu kernels", text)
+    show(ROOT / "docs/accuracy_tables.md", "one gpu kernels", table())
 
 
 if __name__ == "__main__":

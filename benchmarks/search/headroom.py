@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
 
-from benchmarks.accuracy.tables import ROOT, put
+from benchmarks.accuracy.tables import ROOT, show
 from benchmarks.usage import check_usage
 from meshplan.costmodels.units import GIB, format_seconds
 from meshplan.hardware_profiles.errors.memory_needs import FITS, chances_of
@@ -105,9 +105,7 @@ def main() -> None:
     for arguments in QUESTIONS:
         found.append(asked_of(arguments))
         print(found[-1], flush=True)
-    text = "\n".join(table(found))
-    print(text)
-    put(ROOT / "docs/choice.md", "headroom", text)
+    show(ROOT / "docs/choice.md", "headroom", "\n".join(table(found)))
 
 
 if __name__ == "__main__":

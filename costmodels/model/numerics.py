@@ -89,14 +89,12 @@ class Numerics:
     norm_epsilon       added to the mean square (or the variance) of a norm
     activation         of the feed-forward part, in the file's own word
     init_std           standard deviation of the first weights
-    max_positions      the longest sequence it is made for
     attention_softcap, logit_softcap  scores are c tanh(x / c) (Gemma 2), None where they are not
     """
 
     norm_epsilon: float | None = None
     activation: str | None = None
     init_std: float | None = None
-    max_positions: int | None = None
     rotary: Rotary = Rotary()
     router: Router | None = None
     attention_softcap: float | None = None
@@ -112,7 +110,6 @@ def numerics_of(f: Fields) -> Numerics:
         activation=OWN_ACTIVATIONS.get(str(f.config.get("model_type")))
         or f.word("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act"),
         init_std=f.number("initializer_range", "init_std"),
-        max_positions=_whole(f, "max_position_embeddings", "n_positions", "max_seq_len"),
         rotary=_rotary(f),
         router=router(f) if router and _routes(f) else None,
         attention_softcap=f.number("attn_logit_softcapping"),

@@ -129,9 +129,7 @@ IN_THE_CODE: dict[str, frozenset[str]] = {
         MINIMAX_SCALES | names("block_size postnorm"),
     ),
     "rwkv7": names("attn_mode fuse_norm fuse_cross_entropy"),
-    **dict.fromkeys(
-        ("step3_text", "step3_vl"), names("max_seq_len norm_expert_weight max_position_embedding")
-    ),
+    **dict.fromkeys(("step3_text", "step3_vl"), names("norm_expert_weight max_position_embedding")),
     "qwen": names("seq_length use_logn_attn use_cache_kernel use_cache_quantization"),
     "hunyuan": names(
         "cla_share_factor org_vocab_size dense_list anyres_pooling_size num_media_embeds class_num "
@@ -158,7 +156,7 @@ IN_THE_CODE: dict[str, frozenset[str]] = {
     **dict.fromkeys(
         ("step3p5", "step3p7"),
         names(
-            "max_seq_len use_moe_router_bias moe_router_activation need_fp32_gate swiglu_limits "
+            "use_moe_router_bias moe_router_activation need_fp32_gate swiglu_limits "
             "moe_router_scaling_factor swiglu_limits_shared partial_rotary_factors use_rope_layers "
             "yarn_only_types norm_expert_weight zero_centered"
         ),
@@ -259,8 +257,8 @@ CHANGES_NOTHING = names("""
     kda_lower_bound kda_safe_gate layer_rope_theta linear_allow_neg_eigval linear_attn_alpha_factor
     linear_attn_beta_factor lm_head_multiplier logit_scale logits_scaling logits_soft_cap
     mamba_hidden_act mamba_ssm_cache_dtype max_inference_chunksize max_length
-    max_position_embeddings max_sequence_length mixer_rms_eps mlp_alpha_factor mlp_beta_factor mode
-    model_max_length
+    max_position_embeddings max_seq_len max_sequence_length mixer_rms_eps mlp_alpha_factor
+    mlp_beta_factor mode model_max_length
     model_type moe_apply_router_weight_on_input moe_norm_min moe_renormalize
     moe_routed_scaling_factor moe_router_activation_func moe_router_logit_softcapping
     moe_shared_expert_overlap mup_enabled n_ctx n_group n_positions norm_reduction_force_float32

@@ -64,7 +64,7 @@ them. (`python -m benchmarks.accuracy.coverage` counts how often intervals hold.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cache
 from typing import Literal
@@ -184,18 +184,20 @@ def _shipped(what: Quantity, of_states: bool) -> Evidence:
 def interval(evidence: Evidence, asked: Asked) -> Interval:
     """What `evidence` says of one prediction."""
     like = _like(asked, UNLIKE if evidence.what == "step_time" else 1.0)
-    told = _told(evidence, like)
-    outside = told.by_engine.outside(asked)
-    errors = [told.near]
-    errors += [told.sources] * bool(outside)
-    errors += [told.strangers] * bool(outside and told.by_any.outside(asked))
+    own, _ = _counted(evidence, asked.engine, asked.gpu)
+    outside = _covered_by(evidence, fitted_as(asked.engine)).outside(asked)
+    errors = [_near(evidence, like)]
+    if outside:
+        errors += [_of_sources(evidence, like)]
+        if _covered_by(evidence, ANY_ENGINE).outside(asked):
+            errors += [_of_strangers(evidence, like)]
     if asked.between_nodes and evidence.between_nodes:
         errors += [_between_nodes(evidence, like)]
         outside += (BETWEEN_NODES,) * (not _own_of(evidence.between_nodes, asked.engine, asked.gpu))
     skew = evidence.spreads.get(asked.model, ALIKE).skew
     longer, shorter = max(errors) * skew, max(errors) / skew
     low, high = math.exp(-max(shorter, NOISE)), math.exp(max(longer, NOISE))
-    return Interval(low, high, told.runs, outside)
+    return Interval(low, high, len(own), outside)
 
 
 def _like(asked: Asked, other: float) -> Like:
@@ -212,39 +214,37 @@ def _covered_by(evidence: Evidence, fitted: str) -> Covered:
     return covered(every if fitted == ANY_ENGINE else _of_engine(every, fitted))
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What left-out runs say of one engine on one GPU family: 80th percentiles of errors.
-
-    near       of its `runs` there with the sources that they borrow
-    sources    of the sources alone
-    strangers  of sources whose engine has no constants of its own
+@cache
+def _near(evidence: Evidence, like: Like) -> float:
+    """The 80th percentile of errors of the engine's runs there with the sources that they borrow,
+    of these alone where there are none.
     """
-
-    runs: int
-    near: float
-    sources: float
-    strangers: float
-    by_engine: Covered
-    by_any: Covered
+    own, sources = _counted(evidence, like.engine, like.gpu)
+    return _quantile(evidence, own, sources, like) if own else _of_sources(evidence, like)
 
 
 @cache
-def _told(evidence: Evidence, like: Like) -> Told:
-    known = evidence.known
-    own, sources = _counted(evidence, like.engine, like.gpu)
-    strangers = _strangers(known)
-    told = Told(
-        len(own), _quantile(evidence, own, sources, like), _quantile(evidence, [], sources, like),
-        _quantile(evidence, [], strangers, like),
-        _covered_by(evidence, fitted_as(like.engine)), _covered_by(evidence, ANY_ENGINE),
-    )  # fmt: skip
-    if evidence.times is None:
-        return told
-    times = _told(evidence.times, like)
-    alone = max(told.sources, times.sources) if _is_few(sources) else told.sources
-    farther = max(told.strangers, times.strangers) if _is_few(strangers) else told.strangers
-    return replace(told, near=told.near if own else alone, sources=alone, strangers=farther)
+def _of_sources(evidence: Evidence, like: Like) -> float:
+    """Of the sources that the engine's runs borrow, alone."""
+    _, sources = _counted(evidence, like.engine, like.gpu)
+    return _alone(evidence, sources, like, _of_sources)
+
+
+@cache
+def _of_strangers(evidence: Evidence, like: Like) -> float:
+    """Of sources whose engine has no constants of its own."""
+    return _alone(evidence, _strangers(evidence.known), like, _of_strangers)
+
+
+def _alone(
+    evidence: Evidence, sources: Sequence[Ratio], like: Like,
+    same: Callable[[Evidence, Like], float],
+) -> float:  # fmt: skip
+    """Of `sources`; where they are few no less than the `same` of step times."""
+    found = _quantile(evidence, [], sources, like)
+    if evidence.times is None or not _is_few(sources):
+        return found
+    return max(found, same(evidence.times, like))
 
 
 def _is_few(sources: Iterable[Ratio]) -> bool:
@@ -254,6 +254,7 @@ def _is_few(sources: Iterable[Ratio]) -> bool:
     return len({ratio.suite for ratio in sources}) < SOURCES
 
 
+@cache
 def _counted(evidence: Evidence, engine: str, gpu: str) -> tuple[list[Ratio], list[Ratio]]:
     """Runs of the engine on the GPU family, and the left-out sources that they borrow from."""
     known = evidence.known
@@ -293,7 +294,8 @@ def _whole_sources(known: Iterable[Ratio]) -> list[Ratio]:
 
 def _of_engine(known: Sequence[Ratio], engine: str) -> list[Ratio]:
     """Runs of the engine; what was left out with its engine says nothing of its constants."""
-    same = [ratio for ratio in known if fitted_as(ratio.engine) == fitted_as(engine)]
+    constants = fitted_as(engine)
+    same = [ratio for ratio in known if fitted_as(ratio.engine) == constants]
     fitted = any(ratio.left_out == "layout" for ratio in same)
     return [ratio for ratio in same if ratio.left_out != "framework"] if fitted else same
 

@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import typer
 
@@ -14,7 +14,7 @@ from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.question import Asked
 from meshplan.planner.answer.sizes import BadQuestion, parse_length
 from meshplan.planner.case.plan_file import Plan, read_plan
-from meshplan.planner.cli.options import panel
+from meshplan.planner.cli import what_if_options as options
 from meshplan.planner.cli.sweep import answered, check_outputs
 from meshplan.planner.report.output import console, print_json
 from meshplan.planner.search.result import NoLayoutFits, SearchEnded
@@ -38,64 +38,42 @@ from meshplan.planner.whatif.report import (
 )
 from meshplan.planner.whatif.tornado import tornado
 
-hardware = panel("Hardware: 2x, 0.5x, +50%, -20%, or another part")
-job, of_run = panel("The job"), panel("The run")
-instead, output = panel("Instead of one change"), panel("The answer")
 USUAL_BY = "20%"
 LEAST_BY, MOST_BY = 0.001, 0.9
 
 
-def factor(words: str) -> Any:
-    """An option that moves a figure."""
-    return hardware(f"{words[0].upper()}{words[1:]}.", metavar="FACTOR")
-
-
 def what_if(
-    plan: Annotated[Path, typer.Argument(help="Plan file that `meshplan plan -o` wrote.")],
-    network: Annotated[str | None, factor(FIGURES["network"].words)] = None,
-    network_latency: Annotated[str | None, factor(FIGURES["network_latency"].words)] = None,
-    nvlink: Annotated[str | None, factor(FIGURES["nvlink"].words)] = None,
-    hbm: Annotated[str | None, factor(FIGURES["hbm"].words)] = None,
-    memory: Annotated[str | None, factor(FIGURES["memory"].words)] = None,
-    matmul: Annotated[str | None, factor(FIGURES["matmul"].words)] = None,
-    attention: Annotated[str | None, factor(FIGURES["attention"].words)] = None,
-    host_link: Annotated[str | None, factor(FIGURES["host_link"].words)] = None,
-    gpu: Annotated[str | None, hardware("Another GPU, in the same nodes and links.")] = None,
-    cluster: Annotated[str | None, hardware("Another cluster profile.")] = None,
-    gpus: Annotated[int | None, job("Number of GPUs.", min=1)] = None,
-    seq_len: Annotated[str | None, job("Tokens per sequence.")] = None,
-    global_batch: Annotated[int | None, job("Sequences per optimizer step.", min=1)] = None,
-    precision: Annotated[str | None, job("bf16, fp8, ...")] = None,
-    engine: Annotated[str | None, job("Another framework.")] = None,
-    tokens: Annotated[
-        str | None, of_run("Tokens of the whole run, such as 15T: adds days and GPU-hours.")
-    ] = None,
-    price_per_gpu_hour: Annotated[
-        float | None, of_run("With --tokens: adds the cost.", min=0.0)
-    ] = None,
-    by: Annotated[
-        str | None, instead("Without any change: how far each figure is moved; default 20%.")
-    ] = None,
-    break_even_of: Annotated[
-        Literal["network"] | None,
-        instead("Find the bandwidth from which this size beats a smaller one.", "--break-even"),
-    ] = None,
-    than: Annotated[
-        int | None,
-        instead("With --break-even: the smaller number of GPUs; default one node less.", min=1),
-    ] = None,
-    cache: Annotated[Path | None, output("File that keeps the answers.")] = None,
-    jobs: Annotated[int | None, output("Processes; default: one per core.", min=1, max=256)] = None,
-    time_limit: Annotated[float | None, output("Seconds per search.", min=0.0)] = None,
-    plot: Annotated[
-        Path | None, output("Picture to write: the swing of each figure (.png, .svg).")
-    ] = None,
-    as_json: Annotated[bool, output("One JSON document on stdout.", "--json")] = False,
+    plan: options.PlanFile,
+    network: options.Network = None,
+    network_latency: options.NetworkLatency = None,
+    nvlink: options.Nvlink = None,
+    hbm: options.Hbm = None,
+    memory: options.Memory = None,
+    matmul: options.Matmul = None,
+    attention: options.Attention = None,
+    host_link: options.HostLink = None,
+    gpu: options.Gpu = None,
+    cluster: options.Cluster = None,
+    gpus: options.Gpus = None,
+    seq_len: options.SeqLen = None,
+    global_batch: options.GlobalBatch = None,
+    precision: options.Precision = None,
+    engine: options.Engine = None,
+    tokens: options.Tokens = None,
+    price_per_gpu_hour: options.PricePerGpuHour = None,
+    by: options.By = None,
+    break_even_of: options.BreakEvenOf = None,
+    than: options.Than = None,
+    cache: options.CacheFile = None,
+    jobs: options.Jobs = None,
+    time_limit: options.TimeLimit = None,
+    plot: options.Plot = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Plan again with hardware or settings changed; without a change: say what moves the step most.
 
     Example: meshplan what-if plan.yaml --network 2x --hbm +50% --tokens 15T
-    """  # fmt: skip
+    """
     change, terms = _change(locals()), _terms(tokens, price_per_gpu_hour)
     _check_together(change, plot, break_even_of, than, by)
     check_outputs(None, plot)

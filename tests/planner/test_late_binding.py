@@ -30,7 +30,7 @@ def test_the_usual_way_comes_back(fails: bool) -> None:
 
 
 def test_where_there_is_no_choice_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on Windows."""
+    """As on Windows: nothing is raised."""
     monkeypatch.delattr(sys, "setdlopenflags", raising=False)
     with bound_when_called():
         pass

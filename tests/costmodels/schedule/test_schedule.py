@@ -157,10 +157,11 @@ def played_one_by_one(schedule: Schedule, pp: int, vpp: int, m: int, work: Work)
     return Timeline(tuple(map(tuple, played)))
 
 
-@pytest.mark.parametrize("pp", [2, 3, 5, 8])
 @pytest.mark.parametrize(
-    ("schedule", "vpp"), [("1f1b", 1), ("zb_h1", 1), ("zb_v", 2), ("dualpipe_v", 2),
-                          ("interleaved_1f1b", 3), ("interleaved_1f1b", 30)],
+    ("schedule", "vpp", "pp"),
+    [(*each, pp) for each in [("1f1b", 1), ("zb_h1", 1), ("zb_v", 2), ("dualpipe_v", 2),
+                              ("interleaved_1f1b", 3)] for pp in (2, 3, 5, 8)]
+    + [("interleaved_1f1b", 30, pp) for pp in (2, 3, 5)],
 )  # fmt: skip
 def test_long_runs_hold_no_more(schedule: Schedule, vpp: int, pp: int):
     """What is counted of a few micro-batches is what a long run holds. Of 30 chunks what a rank

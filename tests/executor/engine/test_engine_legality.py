@@ -113,7 +113,9 @@ def test_refused(layout, model, training, text):
 
 
 def test_unused_selective_modules_do_not_matter():
-    """What a selective layer would replay is only checked when there is such a layer."""
+    """What a selective layer would replay is only checked when there is such a layer: nothing is
+    raised.
+    """
     check_engine_layout(replace(ONE, selective_modules=("norm",)), DENSE, TRAINING)
 
 

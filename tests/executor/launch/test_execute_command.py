@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from called import executed
+from small_torchrun import stand_in
 from tiny_runs import (
     DP2,
     PP2,
@@ -286,6 +287,7 @@ def scripted(tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
 
 def test_a_diverged_run_has_failed(tmp_path: Path, scripted) -> None:
     """A loss that is no number: exit 1, a result that says so, and no row to learn from."""
+    stand_in(tmp_path)
     process = scripted(4, loss=None)
     _, said = process.communicate(timeout=120)
     assert process.returncode == 1
@@ -297,6 +299,7 @@ def test_a_diverged_run_has_failed(tmp_path: Path, scripted) -> None:
 
 def test_a_hung_rank_is_named_with_its_phase(tmp_path: Path, scripted) -> None:
     """Rank 1 stops in a forward pass, rank 0 waits for it: rank 1 is named; exit 1."""
+    stand_in(tmp_path)
     process = scripted(2, "--timeout", "3")
     _, said = process.communicate(timeout=120)
     assert process.returncode == 1
@@ -324,6 +327,7 @@ def test_no_rank_survives_a_kill_of_the_command(tmp_path: Path, scripted) -> Non
 
 def test_an_interrupted_run_leaves_a_readable_result(tmp_path: Path, scripted) -> None:
     """Ctrl-C after some steps: exit 130, and the steps until then are in the result."""
+    stand_in(tmp_path)
     process = scripted(1000, pause_s=0.1)
     result = tmp_path / "plan.run" / "result.json"
     deadline = time.monotonic() + 120

@@ -24,12 +24,6 @@ RANKS = {
             raise ValueError("the matrix is not square")
         main()
         """,
-    "dying_rank": """
-        import os, signal, time
-        if os.environ["RANK"] == "1":
-            os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(600)
-        """,
     "refusing_rank": """
         import os, sys, time
         if os.environ["RANK"] == "0":
@@ -74,7 +68,6 @@ def test_command_on_one_host_and_on_two() -> None:
 
 ENDS = {
     "raising_rank": "rank 1: ValueError: the matrix is not square",
-    "dying_rank": "rank 1: was killed by SIGKILL (out of memory?)",
     "refusing_rank": "rank 0: 7 heads do not divide by 2",
 }
 

@@ -44,7 +44,7 @@ def test_a_run_that_goes_on_keeps_its_folder(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_run_that_has_ended_gives_its_folder_up(tmp_path: Path, said: dict[str, object]) -> None:
-    """Also one that was killed: its process is gone."""
+    """Also one that was killed, for its process is gone: nothing is raised."""
     _result(tmp_path, **said)
     check_ended(tmp_path)
 
@@ -52,7 +52,9 @@ def test_a_run_that_has_ended_gives_its_folder_up(tmp_path: Path, said: dict[str
 def test_a_run_keeps_no_folder_from_its_own_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Several layouts run one after the other, and a number of a process comes again."""
+    """Several layouts run one after the other, and a number of a process comes again: nothing is
+    raised.
+    """
     monkeypatch.setattr("meshplan.executor.launch.run._is_starter", lambda _pid: True)
     _result(tmp_path, status="running", starter_pid=os.getpid())
     check_ended(tmp_path)
@@ -60,7 +62,7 @@ def test_a_run_keeps_no_folder_from_its_own_process(
 
 @pytest.mark.parametrize("text", [b"", b"\xff", b"[]", b"{"])
 def test_a_result_that_no_run_wrote_stops_nothing(tmp_path: Path, text: bytes) -> None:
-    """It is written anew."""
+    """It is written anew: nothing is raised."""
     (tmp_path / RESULT_FILE).write_bytes(text)
     check_ended(tmp_path)
 
@@ -86,6 +88,32 @@ def test_an_error_file_that_is_cut_off_leaves_the_ranks_words(tmp_path: Path, te
     said = str(first_failure(tmp_path, 1))
     assert said.startswith("rank 0: its error file is cut off")
     assert "No space left" in said
+
+
+REPORT = """
+[0]:
+  host      : node3
+  rank      : 9 (local_rank: 1)
+  exitcode  : {code} (pid: 4711)
+  error_file: <N/A>
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        pytest.param(-9, "rank 9: was killed by SIGKILL (out of memory?)", id="from outside"),
+        pytest.param(-11, "rank 9: was killed by SIGSEGV", id="by itself"),
+        pytest.param(-15, "rank 8: Connection closed by peer", id="by torchrun, afterwards"),
+    ],
+)
+def test_a_rank_that_a_signal_ended_is_the_cause(tmp_path: Path, code: int, said: str) -> None:
+    """As torchrun reports it, before the exception of a rank that lost its peer by it."""
+    other = REPORT.format(code=1).replace("9 (local_rank: 1)", "8 (local_rank: 0)")
+    (tmp_path / "torchrun.log").write_text(other + REPORT.format(code=code))
+    (tmp_path / "0").mkdir()
+    (tmp_path / "0" / "error.json").write_text('{"message": "Connection closed by peer"}')
+    assert str(first_failure(tmp_path, 1)).splitlines()[0] == said
 
 
 def test_an_odd_number_of_bytes_is_no_token_file(tmp_path: Path) -> None:

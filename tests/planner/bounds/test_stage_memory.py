@@ -17,6 +17,7 @@ from meshplan.planner.bounds.stage_memory import LayoutStages
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.stage_problem import End, StageProblem
 from meshplan.planner.search.rows.priced_space import Question
+from meshplan.planner.space.pins import parse_pins
 from meshplan.planner.stages.path import Intervals
 
 Problems = Callable[..., StageProblem]
@@ -79,8 +80,9 @@ def test_what_a_stage_of_two_kinds_recomputes(
 
 
 def test_layouts_that_fit_in_no_cut_cost_no_budget() -> None:
-    """Jamba on 16 H100: layouts whose stages would fit if all their layers were the lightest, and
-    do not, were opened one by one until nothing of the budget was left, 12 % above the best.
+    """Jamba in 4 stages on 16 H100: layouts whose stages would fit if all their layers were the
+    lightest, and do not, were opened one by one until nothing of the budget was left (without the
+    pin 12 % above the best).
     """
     answer = solve(
         Question(
@@ -89,6 +91,7 @@ def test_layouts_that_fit_in_no_cut_cost_no_budget() -> None:
             gpus=16,
             cluster=load_cluster("dgx-h100"),
             engine=load_engine("native"),
+            pins=parse_pins({"pipeline_parallel": "4"}),
         ),
         1,
     )

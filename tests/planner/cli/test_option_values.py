@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_runs import CPU
 from typer.testing import CliRunner
 
 from meshplan.planner.cli.main import COMMANDS, app, load_command
@@ -115,8 +116,9 @@ def test_what_begins_with_dashes_may_be_a_value() -> None:
     assert "has no value" not in result.stderr
 
 
-def test_an_option_inside_a_value_is_not_given_twice() -> None:
+def test_an_option_inside_a_value_is_not_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """`--nodes 2 --slurm --nodes=3` has one `--nodes` of its own; of two the last counts."""
+    monkeypatch.setattr("meshplan.executor.cli.placing.find_hardware", lambda: CPU)
     words = ("execute", PLAN, "--print", "--launcher", "slurm", "--nodes", "2", "--slurm")
     assert "is given" not in CliRunner().invoke(app, (*words, "--nodes=3")).stderr
     twice = CliRunner().invoke(app, ("execute", PLAN, "--print", "--steps=2", "--steps", "3"))

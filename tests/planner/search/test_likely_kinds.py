@@ -179,8 +179,10 @@ def test_an_interrupt_leaves_what_was_found(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
+    before = dict(proof.best)
     monkeypatch.setattr(likely_kinds, "_most_s", interrupted)
     settle_likely_kinds(proof, TOP, math.inf)
+    assert proof.best == before
 
 
 def test_only_what_has_a_plan_and_cuts_of_no_list_is_looked_at_for_them(proof: Simulated) -> None:

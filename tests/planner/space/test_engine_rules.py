@@ -48,7 +48,9 @@ def test_torchtitan_refuses(schedule: Schedule, zero: int, recompute: str, why: 
 
 @pytest.mark.parametrize("zero", [2, 3])
 def test_a_whole_backward_is_legal(zero: int) -> None:
-    """Interleaving shards and recomputes as it likes; zero bubble has ZeRO-2 without replays."""
+    """Nothing is raised: interleaving shards and recomputes as it likes; zero bubble has ZeRO-2
+    without replays.
+    """
     engine = load_engine("torchtitan")
     check_engine(_layout("interleaved_1f1b", zero, "full"), MODEL, TRAINING, engine)
     check_engine(_layout("zb_v", 2), MODEL, TRAINING, engine)
@@ -57,7 +59,7 @@ def test_a_whole_backward_is_legal(zero: int) -> None:
 @pytest.mark.parametrize("zero", [0, 3])
 def test_one_replica_shards_nothing(zero: int) -> None:
     """With data_parallel x context_parallel 1 no gradient is sharded, so none is wrong: an
-    export to torchtitan shards over 1 rank, which reads as ZeRO-0.
+    export to torchtitan shards over 1 rank, which reads as ZeRO-0. Nothing is raised.
     """
     alone = replace(_layout("zb_v", zero), data_parallel=1)
     check_engine(alone, MODEL, TRAINING, load_engine("torchtitan"))
