@@ -162,6 +162,8 @@ class KernelHabits(Frozen):
                     under the other
     dtensor         "" where a compiler runs DTensors, tensor parallelism has none, or its plan was
                     not read (AutoModel, torchtune)
+    enters_each     each product into which tensor parallelism enters sends the gradient of its
+                    input apart, as those of some plans of DTensors do
     adapter_casts   of PEFT's adapters in fp32 beside a 16-bit model: "inputs" are cast to fp32 and
                     back under autocast, or without it adapters compute in fp32, "all"; "fused": no
                     kernel scales their wide output, as one does in all others
@@ -246,6 +248,7 @@ class KernelHabits(Frozen):
     adapter_casts: AdapterCasts = "none"
     launches_block: bool = False
     dtensor: DTensorPlan = ""
+    enters_each: bool = False
     communication_units: int = Field(default=0, ge=0)
     sink_token_s: float = Field(default=0.0, ge=0)
     sink_8bit_token_s: float | None = Field(default=None, ge=0)

@@ -11,6 +11,8 @@ class Overlap(Frozen):
 
     expert_interleaved   of dispatch and combine behind another micro-batch's pass: between nodes
                          under an interleaved pipeline, and wherever a run says so
+    reduces_by_hooks     gradients are sent beside the backward by hooks of ZeRO alone: those of
+                         ZeRO-0 and of a pipeline are sent when the last backward is done
     beside_chunks        of an interleaved pipeline the traffic of a chunk's weights runs beside a
                          round of the chunk before, that of its gradients beside one of the next
                          (`costmodels.seconds.chunk_traffic`)
@@ -26,6 +28,7 @@ class Overlap(Frozen):
     context: float = Field(ge=0, le=1)
     context_gather: float = Field(default=0.0, ge=0, le=1)
     expert: float = Field(ge=0, le=1)
+    reduces_by_hooks: bool = False
     beside_chunks: bool = False
     host: float = Field(default=0.0, ge=0, le=1)
     expert_interleaved: float = Field(default=0.0, ge=0, le=1)

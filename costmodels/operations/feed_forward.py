@@ -202,12 +202,12 @@ def gather_feed_forward(site: Site) -> Communication:
 
 
 def entering_each(site: Site, found: Communication, products: int) -> Communication:
-    """Under DTensor's ColwiseParallel alone each product enters for itself: it gathers its input,
-    keeps it, and sends its gradient. Of a layer without sequence parallel torch 2.13's
-    CommDebugMode counts two collectives forward and five backward, with it seven forward
-    (`benchmarks.engine.dtensor_host`).
+    """Under DTensor's ColwiseParallel alone, and in DeepSpeed's LinearLayer (`enters_each`), each
+    product enters for itself: it gathers its input, keeps it, and sends its gradient. Of a layer
+    without sequence parallel torch 2.13's CommDebugMode counts two collectives forward and five
+    backward, with it seven forward (`benchmarks.engine.dtensor_host`).
     """
-    if site.kernels.dtensor not in ENTERING_EACH:
+    if not site.kernels.enters_each and site.kernels.dtensor not in ENTERING_EACH:
         return found
     return replace(
         found,

@@ -383,8 +383,10 @@ class Rank:
     @property
     def reduce_overlap(self) -> Number:
         """Fraction of the gradients' traffic once per step that may run beside a backward."""
-        overlap = self.setting.engine.overlap.data_reduce
-        return where(self.traffic.reduces_late, 0.0, overlap)
+        overlap, la = self.setting.engine.overlap, self.layout
+        hookless = (la.zero_stage == 0) | (la.pipeline_parallel > 1)
+        late = self.traffic.reduces_late | (hookless & overlap.reduces_by_hooks)
+        return where(late, 0.0, overlap.data_reduce)
 
     def optimizer_s(self, parameters: RankParameters) -> Number:
         """The update of this rank's share of `parameters`, where it runs."""

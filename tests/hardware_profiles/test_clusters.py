@@ -35,6 +35,19 @@ def test_every_link_figure_has_a_source(name: str) -> None:
         assert f"{tier}.bus_bandwidth" in sources or all(part in sources for part in parts)
 
 
+@pytest.mark.parametrize("name", ["workstation-4x4090", "rtx-5090-8"])
+def test_a_ring_without_peer_to_peer_copies_passes_the_hosts_memory(name: str) -> None:
+    """Cards that may not copy to each other write what a ring sends to the host and read it."""
+    cluster = load_cluster(name)
+    passed = 2 * cluster.gpus_per_node * cluster.node.bus_bandwidth.all_reduce
+    assert passed <= cluster.host_memory_bytes_per_s
+
+
+def test_rtx_5090_are_met_in_a_node_of_their_own() -> None:
+    """PCIe 5 carries nearly three times what the workstation's PCIe 4 does (28 and 10.4 GB/s)."""
+    assert usual_cluster("rtx-5090").node.bus_bandwidth.all_reduce == 2.8e10
+
+
 @pytest.mark.parametrize("name", [n for n in cluster_names() if n != "local-cpu"])
 def test_one_rank_is_not_faster_than_its_node(name: str) -> None:
     """Between nodes, one rank's own card carries no more than the whole node's cards do."""

@@ -130,12 +130,37 @@ def test_a_capped_module_multiplies_in_proportion_to_its_power() -> None:
 
 
 def test_rates_scale_with_the_peak_of_the_part_they_are_taken_from() -> None:
-    """H100 PCIe takes over the H100 SXM's points: same fractions of 756 instead of 989."""
-    pcie, sxm = load_kernels("h100-pcie"), load_kernels("h100-sxm")
-    assert pcie.matmul_efficiency == sxm.matmul_efficiency
-    first, base = pcie.matmul_points[0], sxm.matmul_points[0]
-    assert first.flops_per_s == pytest.approx(base.flops_per_s * 756 / 989)
-    assert pcie.sources["matmul_points"].startswith("as h100-sxm: ")
+    """An A30 takes over the A100 PCIe's points: same fractions of 165 instead of 312."""
+    small, large = load_kernels("a30"), load_kernels("a100-40gb-pcie")
+    assert small.matmul_efficiency == large.matmul_efficiency
+    first, base = small.matmul_points[0], large.matmul_points[0]
+    assert first.flops_per_s == pytest.approx(base.flops_per_s * 165 / 312)
+    assert small.sources["matmul_points"].startswith("as a100-40gb-pcie: ")
+
+
+@pytest.mark.parametrize(
+    ("card", "other", "ratio"),
+    [
+        pytest.param("h100-nvl", "h100-pcie", 400 / 350, id="400 W for 350"),
+        pytest.param("rtx-6000-ada", "l40s", 300 / 350, id="300 W for 350"),
+    ],
+)
+def test_products_of_one_chip_go_with_its_power(card: str, other: str, ratio: float) -> None:
+    """A card on which nothing was measured multiplies as another of its chip, by their watts."""
+    assert load_gpu(card).power_w / load_gpu(other).power_w == pytest.approx(ratio)
+    rate, known = (
+        load_gpu(name).peak_flops_per_s["bf16"] * load_kernels(name).matmul_efficiency["bf16"]
+        for name in (card, other)
+    )
+    assert rate == pytest.approx(known * ratio, rel=0.01)
+
+
+def test_an_h100_pcie_multiplies_as_was_measured() -> None:
+    """(471.8 + 487.2) / 2 = 479.5e12 in bf16: 0.634 of 756e12, not the H100 SXM's 0.744."""
+    rate = load_gpu("h100-pcie").peak_flops_per_s["bf16"]
+    assert rate * load_kernels("h100-pcie").matmul_efficiency["bf16"] == pytest.approx(
+        479.5e12, rel=2e-3
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in gpu_names() if name != "cpu"])

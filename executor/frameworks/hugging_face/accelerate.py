@@ -229,7 +229,11 @@ def read(text: str, path: str) -> Reading:
 
 
 def _read_deepspeed(values: Values, kind: Fact, path: str) -> Reading:
-    """DeepSpeed's settings as Accelerate's own questions state them, without a JSON of its own."""
+    """DeepSpeed's settings as Accelerate's own questions state them, without a JSON of its own.
+
+    What Accelerate 1.15 makes of them (DeepSpeedPlugin, utils/dataclasses.py) has no overlap_comm,
+    which leaves streams of their own to stage 3 (`deepspeed.py`, `_exposed`).
+    """
     prefix = "deepspeed_config."
     where = values.get(f"{prefix}deepspeed_config_file")
     stage = values.word({str(n): n for n in range(4)}, f"{prefix}zero_stage")
@@ -254,6 +258,7 @@ def _read_deepspeed(values: Values, kind: Fact, path: str) -> Reading:
         facts=facts,
         recompute_unsaid=RECOMPUTE_IN_CODE,
         ignored=values.ignored(),
+        exposed=() if stage.value == 3 else ("data_reduce",),
         unread=(*weights, *unread),
         notes=(*noted, *bf16_without_zero(facts)),
     )

@@ -9,6 +9,7 @@
     optimizer_offload        zero_optimization.offload_optimizer.device: cpu
     tensor_parallel          tensor_parallel.autotp_size
     precision                bf16.enabled, fp16.enabled
+    hidden gradients         zero_optimization.overlap_comm, stage 3's gathers too
 
 Pipeline, context, sequence and expert parallelism and activation checkpointing are set in code,
 not in this file: the `activation_checkpointing` section only tunes checkpoints that the model
@@ -251,12 +252,23 @@ def reading_of(values: Values, path: str) -> Reading:
         facts=facts,
         recompute_unsaid=unsaid,
         ignored=values.ignored(),
+        exposed=_exposed(values, facts["zero_stage"].value == 3),
         notes=(
             *(*notes, *noted),
             *values.suspects(("train_batch_size", "train_micro_batch_size_per_gpu")),
         ),
         unread=(*unread, *weights, *not_understood),
     )
+
+
+def _exposed(values: Values, shards_weights: bool) -> tuple[str, ...]:
+    """What replicas exchange beside nothing, where streams of their own are off: they are in stages
+    1 and 2 unless asked for, and on in stage 3 (`overlap_comm_valid` of runtime/zero/config.py).
+    """
+    said = values.flag("zero_optimization.overlap_comm")
+    if shards_weights if said is None else said.value:
+        return ()
+    return ("data_reduce", "weight_gather")[: 1 + shards_weights]
 
 
 def bf16_without_zero(facts: dict[str, Fact]) -> list[str]:

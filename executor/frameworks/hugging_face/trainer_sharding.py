@@ -61,6 +61,7 @@ class Sharding:
     """The engine that prices it, the facts, whether FSDP recomputes, and what is not understood.
 
     own_on_host  the trainer's optimizer stays where its states are on the host
+    exposed      as `Reading.exposed`
     """
 
     engine: str
@@ -69,6 +70,7 @@ class Sharding:
     own_on_host: bool = False
     unread: tuple[Fact, ...] = ()
     notes: tuple[str, ...] = ()
+    exposed: tuple[str, ...] = ()
 
 
 def sharding_of(
@@ -132,6 +134,7 @@ def of_launcher(launcher: str, values: Values, near: Nearby) -> Sharding:
         DEEPSPEED_ENGINE if inner.engine == DEEPSPEED_ENGINE else FSDP_ENGINE, facts,
         recompute=inner.recompute.mode == "full", own_on_host=own_on_host,
         unread=(*unread, *_two_counts(inner, values, launcher)), notes=notes,
+        exposed=inner.exposed,
     )  # fmt: skip
 
 
@@ -169,7 +172,12 @@ def launched_by(values: Values) -> Sharding | None:
         named = Fact(f"accelerate_config {shown(stated.value)} ({why})", stated.line)
         return Sharding(FSDP_ENGINE, {"zero_stage": Fact(0, stated.line)}, unread=(named,))
     engine, stage = found
-    return Sharding(engine, {"zero_stage": Fact(stage, stated.line)})
+    waits = engine == DEEPSPEED_ENGINE and stage < 3  # Accelerate's own settings of DeepSpeed
+    return Sharding(
+        engine,
+        {"zero_stage": Fact(stage, stated.line)},
+        exposed=("data_reduce",) if waits else (),
+    )
 
 
 def _of_deepspeed(inner: Reading, at: Fact | None) -> Sharding:
@@ -180,7 +188,9 @@ def _of_deepspeed(inner: Reading, at: Fact | None) -> Sharding:
         if name in inner.facts
     }
     unread = tuple(Fact(each.value, at.line) if at else each for each in inner.unread)
-    return Sharding(DEEPSPEED_ENGINE, facts, unread=unread, notes=inner.notes)
+    return Sharding(
+        DEEPSPEED_ENGINE, facts, unread=unread, notes=inner.notes, exposed=inner.exposed
+    )
 
 
 def _beside(stated: Fact, near: Nearby) -> Sharding:

@@ -153,6 +153,7 @@ def read_values(trainer: Trainer, values: Values, near: Nearby, launcher: str) -
         framework=trainer.name, engine=engine, path=str(near.path), facts=facts,
         unknown_model=unknown,
         recompute=Recompute("full" if full or sharding.recompute else "none"),
+        exposed=sharding.exposed,
         ignored=values.ignored(), notes=(*notes, *noted),
         unread=(*unread, *more, *not_understood),
     )  # fmt: skip

@@ -67,7 +67,9 @@ _ZERO: Mapping[str, Mapping[str, Any]] = {
     "zero2_offload": {"stage": 2, "offload_optimizer.device": "cpu"},
     "zero3_offload": {"stage": 3, "offload_optimizer.device": "cpu", "offload_param.device": "cpu"},
 }
-"""Of the JSON files that it brings along, what a price depends on."""
+"""Of the JSON files that it brings along, what a price depends on, beside `_ALONE`."""
+_ALONE = {"overlap_comm": False}
+"""In all of them: modelscope/ms-swift@3602360 swift/config/zero0.json to zero3_offload.json."""
 _SAID_BY = {
     "model": "model", "per_device_train_batch_size": "micro_batch_size", "max_length": "seq_len",
     "gradient_accumulation_steps": "global_batch_size",
@@ -172,7 +174,7 @@ def _translated(stated: Mapping[str, Fact]) -> dict[str, Fact]:
     zero = found.get("deepspeed")
     if zero is not None and str(zero.value) in _ZERO:
         del found["deepspeed"]
-        for name, value in _ZERO[str(zero.value)].items():
+        for name, value in (_ALONE | {**_ZERO[str(zero.value)]}).items():
             found[f"deepspeed.zero_optimization.{name}"] = Fact(value, zero.line)
         for name in ("bf16", "fp16"):
             found[f"deepspeed.{name}.enabled"] = Fact("auto", zero.line)

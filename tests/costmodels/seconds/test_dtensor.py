@@ -85,6 +85,22 @@ def test_a_layer_sends_what_torch_sends(
     assert sent(plan, sequence_parallel=sequence_parallel) == found
 
 
+@pytest.mark.parametrize(
+    ("engine", "backward"),
+    [
+        pytest.param("deepspeed", 5, id="AutoTP: q, k and v, gate and up"),
+        pytest.param("accelerate", 2, id="one of each half"),
+    ],
+)
+def test_deepspeeds_products_send_their_inputs_gradients_apart(engine: str, backward: int) -> None:
+    """Backward; forward all sum twice, behind attention and feed-forward."""
+    where = replace(site(LLAMA, 1, 8, sequence_parallel=False), kernels=load_engine(engine).kernels)
+    operations = layer_operations(where, LLAMA.kinds[0])
+    sums = [op for op in operations if isinstance(op, Communication) and op.axis == "tp"]
+    assert sum(float(op.forward_count) for op in sums) / 2 == 2
+    assert sum(float(op.backward_count) for op in sums) / 2 == backward
+
+
 def test_each_product_keeps_what_it_gathered() -> None:
     """Queries, keys and values three whole inputs, gate and up two; none without sequence parallel,
     where all read one tensor.

@@ -137,6 +137,29 @@ def test_whole_gradients_after_the_backward(models, cluster: Cluster):
 
 
 @pytest.mark.parametrize(
+    ("engine", "pipeline_parallel", "zero_stage", "hides"),
+    [
+        pytest.param("deepspeed", 1, 0, False, id="DeepSpeed sums whole gradients at the end"),
+        pytest.param("deepspeed", 1, 1, True, id="ZeRO-1 has hooks"),
+        pytest.param("deepspeed", 2, 1, False, id="a pipeline sums in its last action"),
+        pytest.param("accelerate", 1, 0, True, id="DDP has hooks"),
+    ],
+)
+def test_gradients_hide_beside_the_backward_where_hooks_send_them(
+    models, cluster: Cluster, engine: str, pipeline_parallel: int, zero_stage: int, hides: bool
+):
+    """DeepSpeed's hooks are those of ZeRO without a pipeline; without them all is in the open."""
+    training = Training(seq_len=512, global_batch_size=8)
+    setting = Setting(models["dense"], training, cluster, load_engine(engine), Tuning())
+    step = StepModel(setting, Layout(
+        data_parallel=4, pipeline_parallel=pipeline_parallel, zero_stage=zero_stage,
+        stages=even_stages(8, pipeline_parallel),
+    ))  # fmt: skip
+    whole_s = float(step.traffic.once_s(step.rank_parameters[0]))
+    assert (step.reduce_s(0) < whole_s) == hides
+
+
+@pytest.mark.parametrize(
     ("data_parallel", "tensor_parallel", "near"),
     [
         pytest.param(2, 2, 0.0, id="dp 2 x tp 2 on a node of 4: the same links"),

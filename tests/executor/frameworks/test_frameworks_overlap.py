@@ -5,6 +5,8 @@ given: NVIDIA/Megatron-LM@d98e8a64 megatron/training/arguments.py); a recipe of 
 them on.
 """
 
+from pathlib import Path
+
 import pytest
 from random_plans import plan_of
 
@@ -26,7 +28,6 @@ BRIDGE = (
     "train: {micro_batch_size: 1, global_batch_size: 8}\n"
 )
 BOTH, NEITHER = (0.9, 0.9), (0.0, 0.0)
-DEEPSPEED = '{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, %s}}'
 
 
 @pytest.mark.parametrize(
@@ -62,14 +63,67 @@ def test_a_script_of_replicas_that_hold_all_hides_their_gradients() -> None:
 
 
 @pytest.mark.parametrize(
-    ("switch", "noted"),
+    ("stage", "switch", "hidden"),
     [
-        pytest.param('"overlap_comm": false', True, id="off, where the engine is priced with it"),
-        ('"overlap_comm": true', False),
-        pytest.param('"overlap_comm": null', False, id="left to DeepSpeed"),
+        pytest.param(2, "", (0.0, 0.4), id="stage 2: off unless told"),
+        pytest.param(2, ', "overlap_comm": true', (0.8, 0.4), id="stage 2: told"),
+        pytest.param(3, "", (0.8, 0.4), id="stage 3: on unless told"),
+        pytest.param(3, ', "overlap_comm": null', (0.8, 0.4), id="left to DeepSpeed"),
+        pytest.param(3, ', "overlap_comm": false', NEITHER, id="off, and its gathers with it"),
     ],
 )
-def test_a_switch_that_is_usually_on_is_noted_where_it_is_off(switch: str, noted: bool) -> None:
-    """`false` is no default of what the engine usually does."""
-    notes = read_config(DEEPSPEED % switch, "ds_config.json").notes
-    assert any("zero_optimization.overlap_comm" in note for note in notes) is noted
+def test_deepspeed_hides_by_streams_of_their_own(
+    stage: int, switch: str, hidden: tuple[float, float]
+) -> None:
+    """Gradients where overlap_comm is on, which it is by itself in stage 3 alone."""
+    zero = f'{{"stage": {stage}{switch}}}'
+    text = f'{{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {zero}}}'
+    flags = Settings(cluster="dgx-h100", gpus=8, model="llama-3-8b", seq_len=4096)
+    case = resolve(read_config(text, "ds_config.json"), flags, Settings())
+    overlap = case.engine.overlap
+    assert (overlap.data_reduce, overlap.weight_gather) == hidden
+
+
+AXOLOTL = (
+    "base_model: meta-llama/Llama-3.1-8B\ndatasets: [{path: x}]\nsequence_len: 4096\n"
+    "micro_batch_size: 1\nbf16: true\ndeepspeed: "
+)
+FACTORY = (
+    "model_name_or_path: meta-llama/Llama-3.1-8B\nstage: sft\nfinetuning_type: full\n"
+    "cutoff_len: 4096\nper_device_train_batch_size: 1\nbf16: true\ndeepspeed: "
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "exposed"),
+    [
+        (f"{AXOLOTL}{{zero_optimization: {{stage: 2, overlap_comm: false}}}}", ("data_reduce",)),
+        pytest.param(f"{AXOLOTL}deepspeed_configs/zero1.json", (), id="axolotl's own"),
+        pytest.param(
+            f"{FACTORY}examples/deepspeed/ds_z3_config.json", ("data_reduce", "weight_gather"),
+            id="LLaMA-Factory's own",
+        ),
+        pytest.param(
+            "model: Qwen/Qwen2.5-7B\ndataset: [x]\ntuner_type: full\nmax_length: 4096\n"
+            "deepspeed: zero2", ("data_reduce",), id="ms-swift's own",
+        ),
+    ],
+)  # fmt: skip
+def test_a_trainer_takes_the_switches_of_deepspeeds_file(
+    tmp_path: Path, text: str, exposed: tuple[str, ...]
+) -> None:
+    """Of a section, and of the files that it brings along."""
+    (tmp_path / "train.yaml").write_text(f"{text}\n")
+    assert read_config(f"{text}\n", str(tmp_path / "train.yaml")).exposed == exposed
+
+
+@pytest.mark.parametrize(("stage", "exposed"), [(2, ("data_reduce",)), (3, ())])
+def test_accelerates_own_settings_of_deepspeed_have_no_streams(
+    stage: int, exposed: tuple[str, ...]
+) -> None:
+    """Its plugin leaves overlap_comm to DeepSpeed, which turns it on in stage 3."""
+    text = (
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\nmixed_precision: bf16\n"
+        f"num_processes: 8\ndeepspeed_config: {{zero_stage: {stage}}}\n"
+    )
+    assert read_config(text, "accelerate.yaml").exposed == exposed
