@@ -24,7 +24,7 @@ from meshplan.executor.frameworks.shell.launches import (
     is_launched,
     launches,
     left_open,
-    said_by_output,
+    said_elsewhere,
 )
 from meshplan.executor.frameworks.shell.ranks import started
 from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
@@ -140,7 +140,7 @@ def _run(
         followed = with_overrides(followed, found, given)
         found = dict(followed.found)
     by_name, more = of_recipe(given, found)
-    unread = (*more, *_program(words), *_loose_sizes(words), *said_by_output(words))
+    unread = (*more, *_program(words), *_loose_sizes(words), *said_elsewhere(words, ()))
     found |= by_name
     gpus = gpus_of(Values(started(words) | given), text)
     if (launched := launched_config(words, given, path)) is not None:

@@ -19,7 +19,7 @@ from meshplan.executor.frameworks.shell.loops import Rounds
 from meshplan.executor.frameworks.shell.options import set_options
 from meshplan.executor.frameworks.shell.record import Script
 from meshplan.executor.frameworks.shell.sent import given_script, printed_by, sent_text
-from meshplan.executor.frameworks.shell.sourced import MAX_SOURCED, sourced_text
+from meshplan.executor.frameworks.shell.sourced import MAX_SOURCED, file_of, sourced_text
 from meshplan.executor.frameworks.shell.variables import (
     Part,
     Text,
@@ -362,9 +362,11 @@ class Follower:
         inner = None
         with suppress(UnreadableConfig):  # a file in another shell's words
             inner = commands.parsed([(Part(text, line),)], line) if text is not None else None
-        said = "what it sets is not read" if inner is None else "read too"
+        moved = f", as {file_of(what, self.path)}" if what.startswith(("/", "$")) else ""
+        said = "what it sets is not read" if inner is None else f"read too{moved}"
         self.script.notes.append(f"line {line}: {what} is sourced: {said}")
         if inner is None:
+            self.script.missed.append(what)
             return True
         return self._until_return(words[1:] or None, lambda: self._inside(inner, line))
 
