@@ -2,8 +2,8 @@
 
 Sources: huggingface/trl `trl/trainer/grpo_trainer.py`, `dpo_trainer.py` (names of metrics);
 volcengine/verl@b178a3cd `verl/trainer/ppo/ray_trainer.py` (timing_s); deepspeedai/DeepSpeedExamples
-`applications/DeepSpeed-Chat` (print_throughput_step3; `training/step2_*/main.py`: the reward model's
-and DPO's evaluations).
+`applications/DeepSpeed-Chat` (print_throughput_step3; `training/step2_*/main.py`: evaluations of
+reward models and of DPO).
 """
 
 import re

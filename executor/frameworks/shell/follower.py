@@ -17,6 +17,7 @@ from meshplan.executor.frameworks.shell.expansion.expand import Expander
 from meshplan.executor.frameworks.shell.given import exported_names, read_here, write_files
 from meshplan.executor.frameworks.shell.loops import Rounds
 from meshplan.executor.frameworks.shell.options import set_options
+from meshplan.executor.frameworks.shell.ranks import started_shell
 from meshplan.executor.frameworks.shell.record import Script
 from meshplan.executor.frameworks.shell.sent import given_script, printed_by, sent_text
 from meshplan.executor.frameworks.shell.sourced import MAX_SOURCED, file_of, sourced_text
@@ -43,6 +44,7 @@ class Follower:
 
     def __init__(self, path: str) -> None:
         self.path, self.sourced, self.exported = path, 0, set[str]()
+        self.started_by: list[Text] = []  # of `srun -n 8 bash -c`, whose commands these are
         self.asked: dict[int, syntax.Node | None] = {}  # conditions that were looked at
         self.script, self.variables = Script(), Variables()
         self.place = Place(self.variables.guesses, self.script.commands)
@@ -346,10 +348,13 @@ class Follower:
         elif name in ("source", "."):
             return self._source(words[1:], line)
         elif (inner := commands.inline(words)) is not None:
-            return self._in_shell(*inner, line, here=name not in commands.OTHER_MACHINES)
+            before, self.started_by = self.started_by, started_shell(words) or self.started_by
+            holds = self._in_shell(*inner, line, here=name not in commands.OTHER_MACHINES)
+            self.started_by = before
+            return holds
         elif name not in _PRINTS:
             inherited = self.variables.shown(self.exported | self.own)
-            self.script.record(words, self.variables.values, inherited, line)
+            self.script.record(self.started_by + words, self.variables.values, inherited, line)
         return True
 
     def _source(self, words: list[Text], line: int) -> bool:
