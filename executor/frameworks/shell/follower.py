@@ -20,7 +20,12 @@ from meshplan.executor.frameworks.shell.options import set_options
 from meshplan.executor.frameworks.shell.ranks import started_shell
 from meshplan.executor.frameworks.shell.record import Script
 from meshplan.executor.frameworks.shell.sent import given_script, printed_by, sent_text
-from meshplan.executor.frameworks.shell.sourced import MAX_SOURCED, file_of, sourced_text
+from meshplan.executor.frameworks.shell.sourced import (
+    MAX_SOURCED,
+    SEARCH_WORK,
+    file_of,
+    sourced_text,
+)
 from meshplan.executor.frameworks.shell.variables import (
     Part,
     Text,
@@ -360,6 +365,7 @@ class Follower:
     def _source(self, words: list[Text], line: int) -> bool:
         """Follow a file that lies beside the script, as if it stood there."""
         what = shown_text(words[0]) if words else "a file"
+        self.expander.work.spend(SEARCH_WORK, line)
         text = sourced_text(what, self.path)
         self.sourced += len(text or "")
         if self.sourced > MAX_SOURCED:

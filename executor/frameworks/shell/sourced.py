@@ -1,7 +1,7 @@
 """The files that a script sources or calls, where they lie beside it or below a folder above it.
 
 An absolute path is of the machine that ran the script, where its repository lay elsewhere: the file
-is the one whose path below a folder above the script ends as it does, by two names at least.
+is the one whose path below a folder above the script ends as it does, by two to six names.
 Leaves out: files that `PATH` finds.
 """
 
@@ -14,7 +14,8 @@ from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.reading import UnreadableConfig
 
 MAX_SOURCED = 2**19  # characters of all files that one script sources
-_LONGEST = 32  # names of a path
+_LONGEST = 6  # names of an end
+SEARCH_WORK = 10_000  # steps that looking for a file counts for
 _SOMEWHERE = re.compile(
     r"^(?:\$\(pwd\)|\$\{?PWD\}?|\$\{?[A-Za-z_]\w*(?:\[0\])?(?:%[^}/]*/\*)?\}?)/"
 )
@@ -36,9 +37,9 @@ def file_of(name: str, path: str) -> Path | None:
 
 
 def _ends(named: str) -> Iterator[str]:
-    """The ends of a path of two names and more, the longest first."""
-    parts = [part for part in named.split("/") if part]
-    return ("/".join(parts[at:]) for at in range(min(len(parts) - 1, _LONGEST)))
+    """The ends of a path of two names to six, the longest first."""
+    parts = [part for part in named.split("/") if part][-_LONGEST:]
+    return ("/".join(parts[at:]) for at in range(len(parts) - 1))
 
 
 def sourced_text(name: str, path: str) -> str | None:
