@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
-from meshplan.executor.frameworks.shell import commands, syntax
+from meshplan.executor.frameworks.shell import commands, sourced, syntax
 from meshplan.executor.frameworks.shell.asked import notes_of, of_machine
 from meshplan.executor.frameworks.shell.assignments import DECLARES, Assignments
 from meshplan.executor.frameworks.shell.conditions import (
@@ -20,12 +20,6 @@ from meshplan.executor.frameworks.shell.options import set_options
 from meshplan.executor.frameworks.shell.ranks import started_shell
 from meshplan.executor.frameworks.shell.record import Script
 from meshplan.executor.frameworks.shell.sent import given_script, printed_by, sent_text
-from meshplan.executor.frameworks.shell.sourced import (
-    MAX_SOURCED,
-    SEARCH_WORK,
-    file_of,
-    sourced_text,
-)
 from meshplan.executor.frameworks.shell.variables import (
     Part,
     Text,
@@ -365,15 +359,15 @@ class Follower:
     def _source(self, words: list[Text], line: int) -> bool:
         """Follow a file that lies beside the script, as if it stood there."""
         what = shown_text(words[0]) if words else "a file"
-        self.expander.work.spend(SEARCH_WORK, line)
-        text = sourced_text(what, self.path)
+        self.expander.work.spend(sourced.SEARCH_WORK, line)
+        text = sourced.sourced_text(what, self.path)
         self.sourced += len(text or "")
-        if self.sourced > MAX_SOURCED:
-            raise UnreadableConfig(f"sources over {MAX_SOURCED} characters", line)
+        if self.sourced > sourced.MAX_SOURCED:
+            raise UnreadableConfig(f"sources over {sourced.MAX_SOURCED} characters", line)
         inner = None
         with suppress(UnreadableConfig):  # a file in another shell's words
             inner = commands.parsed([(Part(text, line),)], line) if text is not None else None
-        moved = f", as {file_of(what, self.path)}" if what.startswith(("/", "$")) else ""
+        moved = f", as {sourced.file_of(what, self.path)}" if what.startswith(("/", "$")) else ""
         said = "what it sets is not read" if inner is None else f"read too{moved}"
         self.script.notes.append(f"line {line}: {what} is sourced: {said}")
         if inner is None:
