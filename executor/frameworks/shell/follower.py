@@ -348,9 +348,10 @@ class Follower:
             return self._source(words[1:], line)
         elif (inner := commands.inline(words)) is not None:
             before, self.started_by = self.started_by, started_shell(words) or self.started_by
-            holds = self._in_shell(*inner, line, here=name not in commands.OTHER_MACHINES)
-            self.started_by = before
-            return holds
+            try:
+                return self._in_shell(*inner, line, here=name not in commands.OTHER_MACHINES)
+            finally:
+                self.started_by = before
         elif name not in _PRINTS:
             inherited = self.variables.shown(self.exported | self.own)
             self.script.record(self.started_by + words, self.variables.values, inherited, line)
