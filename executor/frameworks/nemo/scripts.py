@@ -153,8 +153,8 @@ def _run(
     unread = (*unread, *_composed(given), *_groups(words), *_not_taken(words))
     if followed is not None:
         unread, notes = (*followed.unread, *unread), (*notes, *followed.notes)
-        launched = replace(followed, found=found, gpus=gpus, unread=unread, notes=notes)
-        return replace(launched, waits=script.waits)
+        known = replace(followed, found=found, waits=script.waits)
+        return replace(known, gpus=gpus, unread=unread, notes=notes)
     return Run(found, gpus, unread, notes, script.waits)
 
 
