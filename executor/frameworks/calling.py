@@ -33,9 +33,9 @@ Find = Callable[[str, str], Read | None]
 """The reader of the format that claims a path with a text, None where none does."""
 
 _NAMED = re.compile(
-    r"(?:(?<=\))/)?([^\s\"'`|;&()<>=/][^\s\"'`|;&()<>=]*\.(?:sh|slurm|sbatch|bash))\b"
+    r"(?:(?<=[)\"'}])/)?(/?[^\s\"'`|;&()<>=/][^\s\"'`|;&()<>=]*\.(?:sh|slurm|sbatch|bash))\b"
 )
-"""A script's name, less the `/` behind `$(dirname "$0")`."""
+"""A script's name, less the `/` behind `$(dirname "$0")` or `"$HERE"`."""
 _SOURCES = re.compile(r"[ \t]*(?:source|\.)[ \t]")
 _EXPORTS = re.compile(r"--export=(\S+)")
 _MOST = 16  # files looked at of one script, and calls followed

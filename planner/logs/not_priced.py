@@ -2,7 +2,8 @@
 
 Sources: huggingface/trl `trl/trainer/grpo_trainer.py`, `dpo_trainer.py` (names of metrics);
 volcengine/verl@b178a3cd `verl/trainer/ppo/ray_trainer.py` (timing_s); deepspeedai/DeepSpeedExamples
-`applications/DeepSpeed-Chat` (print_throughput_step3).
+`applications/DeepSpeed-Chat` (print_throughput_step3; `training/step2_*/main.py`: evaluations of
+reward models and of DPO).
 """
 
 import re
@@ -12,12 +13,15 @@ _KINDS = {
         r"\bcompletions/(?:mean|min|max)_length\b|\btiming_s/gen\b|\|Generate time="
     ),
     "training by preferences: pairs of sequences, and a reference model beside them": re.compile(
-        r"\brewards/chosen\b"
+        r"\brewards/chosen\b|\*{5} Evaluating rewards, Epoch \d"
+    ),
+    "a reward model's training: pairs of sequences, and a score instead of next tokens": re.compile(
+        r"\*{5} Evaluating reward, Epoch \d"
     ),
 }
 
 
-_WORDS = ("completions/", "timing_s/gen", "|Generate time=", "rewards/chosen")
+_WORDS = ("completions/", "timing_s/gen", "|Generate time=", "rewards/chosen", "Evaluating reward")
 """One of these is in any such log: looked for first, in a fraction of a pattern's time."""
 
 

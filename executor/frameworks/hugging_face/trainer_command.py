@@ -38,7 +38,7 @@ from meshplan.executor.frameworks.shell.launches import (
     launches,
     left_open,
     needed,
-    said_by_output,
+    said_elsewhere,
 )
 from meshplan.executor.frameworks.shell.record import Script
 from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
@@ -98,7 +98,7 @@ def _case(words: list[Fact], script: Script, path: str, text: str, start: Start 
     trainer = _trainer_of(words[at], stated)
     reading = read_values(trainer, values, near, named)
     gpus = gpus_of(Values(launcher), text)
-    unread += (*other_training(words[at]), *said_by_output(words))
+    unread += (*other_training(words[at]), *said_elsewhere(words, script.missed))
     assumed = (next_tokens(words[at]),) if trainer is _TRAINER else ()
     notes = (*script.notes, *left_open([words]), *reading.notes, *assumed)
     facts = {"gpus": gpus, **reading.facts} if gpus else dict(reading.facts)

@@ -52,7 +52,7 @@ from meshplan.executor.frameworks.shell.launches import (
     first_of,
     left_open,
     needed,
-    said_by_output,
+    said_elsewhere,
 )
 from meshplan.executor.frameworks.shell.record import Script
 from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
@@ -157,7 +157,12 @@ def _case(
         *reading.notes,
         *assumed,
     )
-    unread = (*other_training(words[at]), *said_by_output(words), *unread, *reading.unread)
+    unread = (
+        *other_training(words[at]),
+        *said_elsewhere(words, script.missed),
+        *unread,
+        *reading.unread,
+    )
     return replace(reading, path=path, facts=found, notes=notes, unread=unread)
 
 

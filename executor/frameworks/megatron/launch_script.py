@@ -64,7 +64,7 @@ from meshplan.executor.frameworks.shell.launches import (
     launches,
     left_open,
     needed,
-    said_by_output,
+    said_elsewhere,
 )
 from meshplan.executor.frameworks.shell.script import read_script
 from meshplan.planner.case.reading import (
@@ -132,7 +132,7 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
     cases = [_command(words) for words in commands]
     cases = [
         replace(each, waits=script.waits, files=script.files, of_job=of_job,
-                printed=tuple(said_by_output(words)),
+                printed=tuple(said_elsewhere(words, script.missed)),
                 program=(kept := needed(each.program, start, _SAID_BY)),
                 left=frozenset(each.program.keys() - kept.keys()))
         for each, words in zip(cases, commands, strict=True)

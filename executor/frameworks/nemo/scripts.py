@@ -24,9 +24,10 @@ from meshplan.executor.frameworks.shell.launches import (
     is_launched,
     launches,
     left_open,
-    said_by_output,
+    said_elsewhere,
 )
 from meshplan.executor.frameworks.shell.ranks import started
+from meshplan.executor.frameworks.shell.record import Script
 from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
 from meshplan.planner.case.reading import Fact, Start
 
@@ -70,7 +71,7 @@ def runs_of(text: str, path: str, start: Start | None) -> list[Run]:
     judged, more = first_of(commands)
     notes = (*script.notes, *left_open(commands), *more)
     environment = start.environment if start else {}
-    return [_run(words, text, path, notes, script.waits, environment) for words in judged]
+    return [_run(words, text, path, notes, script, environment) for words in judged]
 
 
 def of_arrays(text: str, path: str, start: Start | None) -> tuple[Fact, ...]:
@@ -128,7 +129,7 @@ def _as_now(option: str) -> str:
 
 
 def _run(
-    words: list[Fact], text: str, path: str, notes: tuple[str, ...], waits: tuple[str, ...],
+    words: list[Fact], text: str, path: str, notes: tuple[str, ...], script: Script,
     environment: Mapping[str, str],
 ) -> Run:  # fmt: skip
     found = _by_option(words)
@@ -140,7 +141,7 @@ def _run(
         followed = with_overrides(followed, found, given)
         found = dict(followed.found)
     by_name, more = of_recipe(given, found)
-    unread = (*more, *_program(words), *_loose_sizes(words), *said_by_output(words))
+    unread = (*more, *_program(words), *_loose_sizes(words), *said_elsewhere(words, script.missed))
     found |= by_name
     gpus = gpus_of(Values(started(words) | given), text)
     if (launched := launched_config(words, given, path)) is not None:
@@ -148,12 +149,13 @@ def _run(
         said = f"line {named.line}: read with {shown(named.value)}"
         found = with_words(whole, found, words, environment, named.line)
         unread, notes = (*unread, *whole.left), (*notes, said, *whole.notes())
-        return Run(found, gpus, unread, notes, waits, whole=True)
+        return Run(found, gpus, unread, notes, script.waits, whole=True)
     unread = (*unread, *_composed(given), *_groups(words), *_not_taken(words))
     if followed is not None:
         unread, notes = (*followed.unread, *unread), (*notes, *followed.notes)
-        return replace(followed, found=found, gpus=gpus, unread=unread, notes=notes, waits=waits)
-    return Run(found, gpus, unread, notes, waits)
+        known = replace(followed, found=found, waits=script.waits)
+        return replace(known, gpus=gpus, unread=unread, notes=notes)
+    return Run(found, gpus, unread, notes, script.waits)
 
 
 def _followed(

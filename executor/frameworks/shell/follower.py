@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
-from meshplan.executor.frameworks.shell import commands, syntax
+from meshplan.executor.frameworks.shell import commands, sourced, syntax
 from meshplan.executor.frameworks.shell.asked import notes_of, of_machine
 from meshplan.executor.frameworks.shell.assignments import DECLARES, Assignments
 from meshplan.executor.frameworks.shell.conditions import (
@@ -17,9 +17,9 @@ from meshplan.executor.frameworks.shell.expansion.expand import Expander
 from meshplan.executor.frameworks.shell.given import exported_names, read_here, write_files
 from meshplan.executor.frameworks.shell.loops import Rounds
 from meshplan.executor.frameworks.shell.options import set_options
+from meshplan.executor.frameworks.shell.ranks import started_shell
 from meshplan.executor.frameworks.shell.record import Script
 from meshplan.executor.frameworks.shell.sent import given_script, printed_by, sent_text
-from meshplan.executor.frameworks.shell.sourced import MAX_SOURCED, sourced_text
 from meshplan.executor.frameworks.shell.variables import (
     Part,
     Text,
@@ -43,6 +43,7 @@ class Follower:
 
     def __init__(self, path: str) -> None:
         self.path, self.sourced, self.exported = path, 0, set[str]()
+        self.started_by: list[Text] = []  # of `srun -n 8 bash -c`, whose commands these are
         self.asked: dict[int, syntax.Node | None] = {}  # conditions that were looked at
         self.script, self.variables = Script(), Variables()
         self.place = Place(self.variables.guesses, self.script.commands)
@@ -346,25 +347,32 @@ class Follower:
         elif name in ("source", "."):
             return self._source(words[1:], line)
         elif (inner := commands.inline(words)) is not None:
-            return self._in_shell(*inner, line, here=name not in commands.OTHER_MACHINES)
+            before, self.started_by = self.started_by, started_shell(words) or self.started_by
+            try:
+                return self._in_shell(*inner, line, here=name not in commands.OTHER_MACHINES)
+            finally:
+                self.started_by = before
         elif name not in _PRINTS:
             inherited = self.variables.shown(self.exported | self.own)
-            self.script.record(words, self.variables.values, inherited, line)
+            self.script.record(self.started_by + words, self.variables.values, inherited, line)
         return True
 
     def _source(self, words: list[Text], line: int) -> bool:
         """Follow a file that lies beside the script, as if it stood there."""
         what = shown_text(words[0]) if words else "a file"
-        text = sourced_text(what, self.path)
+        self.expander.work.spend(sourced.SEARCH_WORK, line)
+        text = sourced.sourced_text(what, self.path)
         self.sourced += len(text or "")
-        if self.sourced > MAX_SOURCED:
-            raise UnreadableConfig(f"sources over {MAX_SOURCED} characters", line)
+        if self.sourced > sourced.MAX_SOURCED:
+            raise UnreadableConfig(f"sources over {sourced.MAX_SOURCED} characters", line)
         inner = None
         with suppress(UnreadableConfig):  # a file in another shell's words
             inner = commands.parsed([(Part(text, line),)], line) if text is not None else None
-        said = "what it sets is not read" if inner is None else "read too"
+        moved = f", as {sourced.file_of(what, self.path)}" if what.startswith(("/", "$")) else ""
+        said = "what it sets is not read" if inner is None else f"read too{moved}"
         self.script.notes.append(f"line {line}: {what} is sourced: {said}")
         if inner is None:
+            self.script.missed.append(what)
             return True
         return self._until_return(words[1:] or None, lambda: self._inside(inner, line))
 

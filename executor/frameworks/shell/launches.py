@@ -10,7 +10,11 @@ from meshplan.executor.frameworks.shell.record import Script
 from meshplan.executor.frameworks.shell.words import closing
 from meshplan.planner.case.reading import Fact, Start
 
-_UNSET = re.compile(r"\$\{?([A-Za-z_]\w*)(\[@\])?\}?")
+_UNSET = re.compile(r"\$\{?([A-Za-z_]\w*)(\[[@*]\])?\}?")
+_OF_SHELLS = re.compile(
+    r"(^|/)(activate|\.?bashrc|\.?(bash_)?profile|conda\.sh|[\w-]*vars\.sh|init/\w+)$|^/(etc|opt|usr)/"
+)
+"""Files that set up a shell, and give no program its arguments."""
 _OUTPUT = re.compile(r"\$\((?!\()")
 NOT_RUN = "no command is run: write them into the script"
 _STARTED = re.compile(r"\$(?!\{\w+\.)\{?([A-Za-z_]\w*|[1-9]\d?)\b")
@@ -43,17 +47,34 @@ def launches(script: Script, known: Callable[[str], bool]) -> list[list[Fact]]:
     return [rest] if rest else []
 
 
-def said_by_output(words: list[Fact]) -> list[Fact]:
-    """What is not understood of a launch: arguments that the output of a command is, where they
-    stand as flags do, not as a flag's value.
+def said_elsewhere(words: list[Fact], missed: Sequence[str]) -> list[Fact]:
+    """What is not understood of a launch: arguments that the output of a command is, or a variable
+    that one of the files sets which are sourced and not there (`missed`), where they stand as flags
+    do, not as a flag's value.
     """
     program = next((at for at, word in enumerate(words) if str(word.value).endswith(".py")), 0)
-    return [
-        Fact(f"arguments that {shown(word.value)} prints ({NOT_RUN})", word.line)
+    flags = [
+        word
         for before, word in pairwise(words[program:])
-        if is_output(word.value)
-        and ("=" in str(before.value) or not str(before.value).startswith("--"))
+        if "=" in str(before.value) or not str(before.value).startswith("--")
     ]
+    printed = [
+        Fact(f"arguments that {shown(word.value)} prints ({NOT_RUN})", word.line)
+        for word in flags
+        if is_output(word.value)
+    ]
+    return [*printed, *_set_by_sourced(flags, missed)]
+
+
+def _set_by_sourced(flags: list[Fact], missed: Sequence[str]) -> list[Fact]:
+    """The variables among `flags` that nothing sets which is read, as one fact."""
+    files = [name for name in missed if not _OF_SHELLS.search(name.strip("\"'"))]
+    names = ((_UNSET.fullmatch(str(word.value)), word.line) for word in flags)
+    found = {f"${name[1]}": line for name, line in names if name and name[1] not in _NO_FLAGS}
+    if not found or not files:
+        return []
+    why = f"what {', '.join(shown(name) for name in files[:_SHOWN])} sets, sourced and not there"
+    return [Fact(f"flags of {', '.join([*found][:_SHOWN])} ({why})", min(found.values()))]
 
 
 def is_output(value: object) -> bool:

@@ -1,6 +1,7 @@
 """How many processes `srun` or `mpirun` starts: the ranks of a program that starts none itself.
 
     srun -N 8 -n 64 python pretrain_gpt.py     mpirun -np 16 -N 8 python pretrain_gpt.py
+    srun -n 64 bash -c "python pretrain_gpt.py"
 
 Each process of Megatron's, or of transformers', drives one GPU. Sources: SchedMD/slurm, man page of
 srun; open-mpi/ompi v4.1, man page of mpirun; pmodels/mpich, `mpiexec.hydra --help`. Leaves out
@@ -11,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from meshplan.executor.frameworks.documents.values import Values
+from meshplan.executor.frameworks.shell.variables import Text, plain
 from meshplan.planner.case.reading import Fact
 
 _SRUN: Mapping[str, str] = {
@@ -26,6 +28,7 @@ _STARTS_MORE = re.compile(
     r"(^|[/.])(torchrun|torch\.distributed(\.\w+)?|accelerate|deepspeed|composer|llamafactory-cli)$"
 )
 """Launchers whose processes are not those of `srun`."""
+_SHELL = re.compile(r"(.*/)?(ba|z|)sh")
 _PROGRAM = re.compile(r"\.py$")
 
 
@@ -50,6 +53,15 @@ def started(words: Iterable[Fact]) -> dict[str, Fact]:
             found.setdefault(known[option], Fact(value, line))
     name = "ranks" if "ntasks" in found else "tasks_of_job"
     return found | {name: found.get("ntasks", Fact("", texts[at][1]))}
+
+
+def started_shell(words: list[Text]) -> list[Text]:
+    """`srun -n 8` of `srun -n 8 bash -c SCRIPT`: the script's program runs in as many processes as
+    without the shell. Nothing where another command starts the shell.
+    """
+    texts = [plain(word) for word in words]
+    at = next((at for at, text in enumerate(texts) if _SHELL.fullmatch(text)), 0)
+    return words[:at] if texts and _name(texts[0]) in _STARTERS else []
 
 
 def ranks_of(launcher: Values) -> Fact | None:

@@ -19,6 +19,7 @@ class Script:
     beside what `OF_LAUNCHERS` hold for each of the commands
     exported  what each of the commands inherits, by name
     files  what it writes by `cat <<EOF > FILE` and `echo ... > FILE`, by the file's name
+    missed  the files that it sources and that are not read
     notes  one line each: a file that is sourced, a condition that something unknown decided
     waits  what is unknown and decided a condition, as the script writes it
     """
@@ -28,6 +29,7 @@ class Script:
     beside: list[dict[str, Fact]] = field(default_factory=list)
     exported: list[dict[str, str]] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
+    missed: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     waits: tuple[str, ...] = ()
 
@@ -72,6 +74,7 @@ def joined(scripts: Sequence[Script], notes: Sequence[str] = ()) -> Script:
             if first.files.get(name) != other.files.get(name):
                 first.files.pop(name, None)
         notes = (*notes, *(note for note in other.notes if note not in first.notes))
+    first.missed = list(dict.fromkeys(what for script in scripts for what in script.missed))
     first.waits = tuple(dict.fromkeys(what for script in scripts for what in script.waits))
     first.notes += [note for note in dict.fromkeys(notes)]
     return first

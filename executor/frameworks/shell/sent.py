@@ -68,5 +68,7 @@ def given_script(
         return (Part(files[names[at]], line_of(words[0], 1)),), words[at + 1 :]
     arguments = list(dropwhile(lambda word: plain(word).startswith("-"), words[1:]))
     reads = name == "ssh" or not arguments or "-s" in names[: len(names) - len(arguments)]
+    if name != "ssh" and arguments and plain(arguments[0]) == "/dev/stdin":
+        reads, arguments = True, arguments[1:]
     text = sent_text(expander, sent) if reads else None
     return None if text is None else (text, [] if name == "ssh" else arguments)

@@ -42,7 +42,7 @@ from meshplan.executor.frameworks.shell.launches import (
     first_of,
     left_open,
     needed,
-    said_by_output,
+    said_elsewhere,
 )
 from meshplan.executor.frameworks.shell.record import Script
 from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
@@ -132,7 +132,7 @@ def _case(
     begun = replace(start or Start(), launched_by=named)
     reading = _reading(Arguments(_translated(stated), script.waits), stated, launch, near, begun)
     notes = (*script.notes, *left_open([words]), *its, *reading.notes)
-    unread = (*unread, *said_by_output(words), *reading.unread)
+    unread = (*unread, *said_elsewhere(words, script.missed), *reading.unread)
     return replace(reading, notes=notes, unread=unread)
 
 

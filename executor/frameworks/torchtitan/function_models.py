@@ -54,6 +54,7 @@ def _spec(held: Record, line: int, module: str, found: dict[str, Fact]) -> Itera
     theirs = held.kind.split(".")
     own = theirs[2] if held.kind.startswith("torchtitan.models.") else module
     found["model.ours"] = Fact(model_named(own, flavor) if isinstance(flavor, str) else None, line)
+    found["model.registered"] = Fact((own, flavor), line)
     if _DISPATCH in held.fields:
         found[f"model.{_DISPATCH}"] = Fact(held.get(_DISPATCH), line)
     more = [each for each in held.args[1:]]

@@ -2,8 +2,11 @@
 take it for: copies are changed, and TOML says no more than the flavor's name.
 
     torchtitan/models/llama3/__init__.py     llama3_configs = {"8B": TransformerModelArgs(dim=...)}
+    since 0.3                                llama3_configs = {"8B": _8b}
+                                             def _8b(): return Llama3Model.Config(dim=...)
 
-Only numbers that stand there are held against the model's; nothing is run.
+Only numbers that stand there are held against the model's; nothing is run. Of a function those are
+taken that all its calls agree on, its width of what it returns alone.
 
 Source: pytorch/torchtitan v0.2.2 `torchtitan/models/*/__init__.py`, `models/llama3/model/model.py`
 (FeedForward: 8/3 of the width, times `ffn_dim_multiplier`, up to a multiple of `multiple_of`);
@@ -25,6 +28,8 @@ _FIELDS = {
     "dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
     "n_kv_heads": "num_key_value_heads", "hidden_dim": "intermediate_size",
 }  # fmt: skip
+_BUILT = _FIELDS.keys() | {"ffn_dim_multiplier", "multiple_of"}
+_OUTER = frozenset(("dim",))  # rotary embeddings have a `dim` of their own
 _MULTIPLE_OF = 256  # the default of `multiple_of`
 _MOST = 1e9  # of a size; more is no model
 
@@ -54,7 +59,8 @@ def _sizes(file: Path, module: str, flavor: str) -> Mapping[str, float]:
         if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Dict):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             if any(_of(module, target) for target in targets):
-                return _with_feed_forward(_numbers(node.value, flavor), module)
+                sizes = _numbers(node.value, flavor, tree)
+                return _with_feed_forward(sizes, module)
     return {}
 
 
@@ -63,12 +69,32 @@ def _of(module: str, target: ast.expr) -> bool:
     return named.startswith(module.replace("_", ""))
 
 
-def _numbers(flavors: ast.Dict, flavor: str) -> dict[str, float]:
+def _numbers(flavors: ast.Dict, flavor: str, tree: ast.Module) -> dict[str, float]:
     for key, value in zip(flavors.keys, flavors.values, strict=True):
-        if isinstance(key, ast.Constant) and key.value == flavor and isinstance(value, ast.Call):
-            held = ((each.arg, _size(each.value)) for each in value.keywords)
-            return {name: size for name, size in held if name and size}
+        if isinstance(key, ast.Constant) and key.value == flavor:
+            if isinstance(value, ast.Call):
+                held = ((each.arg, _size(each.value)) for each in value.keywords)
+                return {name: size for name, size in held if name and size}
+            functions = (each for each in tree.body if isinstance(each, ast.FunctionDef))
+            named = value.id if isinstance(value, ast.Name) else ""
+            return next((_of_function(each) for each in functions if each.name == named), {})
     return {}
+
+
+def _of_function(function: ast.FunctionDef) -> dict[str, float]:
+    """The sizes that a flavor's function states, of each only what all places agree on."""
+    stated: dict[str, float] = {}
+    for line in function.body:
+        if isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name):
+            stated[line.targets[0].id] = _size(line.value)
+    found: dict[str, set[float]] = {}
+    for outer in (each.value for each in function.body if isinstance(each, ast.Return)):
+        for call in (each for each in ast.walk(outer or function) if isinstance(each, ast.Call)):
+            for given in call.keywords:
+                if given.arg in _BUILT and (call is outer or given.arg not in _OUTER):
+                    name = given.value.id if isinstance(given.value, ast.Name) else ""
+                    found.setdefault(given.arg, set()).add(stated.get(name) or _size(given.value))
+    return {name: max(sizes) for name, sizes in found.items() if len(sizes) == 1 and max(sizes)}
 
 
 def _size(value: ast.expr) -> float:

@@ -118,7 +118,7 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
     exchanges, engine = _read_exchanges(values, facts), engine_of(values, python=python)
     recompute = _recompute(values, python=python)
     not_modelled, noted = ([], graphed(values, facts)) if python else judged_settings(values)
-    own = () if python else _own_sizes(values, path)
+    own = _own_sizes(values, path)
     whole, beside = tensor_switches(values, facts)
     notes = [*notes, *noted, *beside, *loss_alone(values)]
     if recompute.mode == "selective":
@@ -363,5 +363,7 @@ def _model(values: Values) -> Fact | None:
 def _own_sizes(values: Values, path: str) -> Iterator[Fact]:
     """What the copy of torchtitan that holds the file says otherwise of its model."""
     module, flavor, ours = values.get("model.name"), values.get("model.flavor"), _model(values)
-    if module and flavor and ours:
+    if registered := values.get("model.registered"):
+        module, flavor = (Fact(each, registered.line) for each in registered.value)
+    if module and flavor and ours and ours.value:
         yield from own_sizes(path, str(module.value), flavor, str(ours.value))

@@ -20,7 +20,7 @@ from meshplan.executor.frameworks.shell.gpus import gpus_of
 from meshplan.executor.frameworks.shell.launches import (
     first_of,
     left_open,
-    said_by_output,
+    said_elsewhere,
     started_with,
 )
 from meshplan.executor.frameworks.shell.record import Script
@@ -82,7 +82,7 @@ def _case(words: list[Fact], script: Script, path: str, text: str) -> Reading:
     put(facts, gpus=gpus_of(Values(launcher_arguments(words[:at])), text))
     said = f"line {line}: the configuration {shown(named.value)}, with the options of the command"
     notes = (*script.notes, *left_open([words]), said, *reading.notes)
-    unread = (*said_by_output(words), *_groups(words[at + 1 :]), *reading.unread)
+    unread = (*said_elsewhere(words, script.missed), *_groups(words[at + 1 :]), *reading.unread)
     return replace(reading, facts=facts, notes=notes, unread=unread)
 
 

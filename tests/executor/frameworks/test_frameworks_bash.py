@@ -46,7 +46,9 @@ def _bash(text: str, folder: Path) -> list[list[str]]:
 
 
 def _ours(text: str) -> list[list[str]]:
-    return [[str(word.value) for word in command] for command in read_script(text).commands]
+    """Less the `srun` that starts a shell, which is kept before the commands of that shell."""
+    found = [[str(word.value) for word in command] for command in read_script(text).commands]
+    return [words[1:] if words[0] == "srun" else words for words in found]
 
 
 SCRIPTS = {

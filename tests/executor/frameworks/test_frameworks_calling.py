@@ -75,6 +75,42 @@ def test_a_file_that_is_sourced_is_followed(tmp_path: Path, name: str) -> None:
     assert any("is sourced: read too" in note for note in found.notes)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["/scratch/$USER/fork/conf/args.sh", "$WORK/fork/conf/args.sh", "/fork/conf/args.sh"],
+)
+def test_of_an_absolute_path_the_file_that_ends_so_is_followed(tmp_path: Path, name: str) -> None:
+    """The repository lay elsewhere on the machine that ran the script: two names of the path are
+    enough, one (`/opt/args.sh`) is not.
+    """
+    launch = 'torchrun --nproc_per_node 8 pretrain_gpt.py "${ARGS[@]}"\n'
+    (tmp_path / "args.sh").write_text("ARGS=(--tensor-model-parallel-size 4)\n")
+    (found,) = cases(tmp_path, f"source {name}\n{launch}", **{"conf/args.sh": ARGUMENTS})
+    assert said(found, *DEGREES[:3]) == [2, 1, 8]
+    assert any(note.endswith(f"read too, as {tmp_path}/conf/args.sh") for note in found.notes)
+
+
+def test_looking_for_files_counts_as_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each path is looked for in several folders by several ends: 40 times 10,000 steps are."""
+    monkeypatch.setattr("meshplan.executor.frameworks.shell.work.MAX_WORK", 400_000)
+    script = "for i in {1..40}; do\nsource /a/b/c/$i.sh\ndone\n"
+    with pytest.raises(UnreadableConfig, match="over 400000 steps"):
+        read_script(script, path=str(tmp_path / "run.sh"))
+
+
+@pytest.mark.parametrize("word", ['"${MORE[@]}"', "${MORE[*]}", "$MORE"])
+def test_flags_that_only_a_missing_file_can_set_are_not_understood(
+    tmp_path: Path, word: str
+) -> None:
+    launch = f"torchrun pretrain_gpt.py {ARGUMENTS[6:-2]} --lr 1e-4 {word}\n"
+    (found,) = cases(tmp_path, f"source conf/gone.sh\n{launch}")
+    (fact,) = found.unread
+    assert fact.line == 2
+    assert fact.value == "flags of $MORE (what 'conf/gone.sh' sets, sourced and not there)"
+    for shells_own in ("", "source .venv/bin/activate\n", "source ~/.bashrc\n"):
+        assert not cases(tmp_path, f"{shells_own}{launch}")[0].unread
+
+
 def test_what_is_sourced_from_elsewhere_is_a_note(tmp_path: Path) -> None:
     script = f"source /opt/env.sh\ntorchrun pretrain_gpt.py {ARGUMENTS[6:-2]}\n"
     (found,) = cases(tmp_path, script)

@@ -112,6 +112,26 @@ def test_processes_that_a_launcher_starts_are_the_gpus(start: str, gpus: int | N
 
 
 @pytest.mark.parametrize(
+    ("start", "program", "gpus"),
+    [
+        ("#SBATCH -N 7\n#SBATCH --ntasks-per-node=2\nsrun -l", "RANK=$SLURM_PROCID python", 14),
+        ("srun -N 2 -n 16", "cd x; python", 16),
+        ("mpirun -np 4 /usr/bin/env", "python", 4),
+        ("srun -N 2 -n 2", "torchrun --nnodes 2 --nproc_per_node 8", 16),
+        ("srun -n 2", "torchrun", None),
+        ("#SBATCH --ntasks=16\nenv", "python", None),
+        ("srun -n 4 true; env", "python", None),
+    ],
+)
+def test_the_processes_of_a_shell_that_a_launcher_starts(
+    start: str, program: str, gpus: int | None
+) -> None:
+    """As many as without the shell: each of them runs its program."""
+    found = read_config(f"{start} bash -c '{program} {GPT}'\n", "run.sh").facts.get("gpus")
+    assert (found and found.value) == gpus
+
+
+@pytest.mark.parametrize(
     ("devices", "nodes", "gpus"),
     [("[0, 1]", 2, 4), ("[0]", 1, 1), ("8", 2, 16), ("-1", 2, None)],
 )

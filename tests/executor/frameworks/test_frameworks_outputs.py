@@ -83,7 +83,8 @@ def test_a_default_does_not_stand_for_the_output_of_a_command() -> None:
 @pytest.mark.parametrize(
     "starts",
     ["cat > job.sh <<EOF\n{}\nEOF\nsbatch job.sh\n", "sbatch <<'EOF'\n{}\nEOF\n",
-     "bash <<EOF\n{}\nEOF\n", "ssh node1 <<EOF\n{}\nEOF\n"],
+     "bash <<EOF\n{}\nEOF\n", "ssh node1 <<EOF\n{}\nEOF\n",
+     "sbatch --nodes=2 /dev/stdin <<EOF\n{}\nEOF\n"],
 )  # fmt: skip
 def test_a_script_that_a_shell_is_sent_is_followed(starts: str, tmp_path: Path) -> None:
     """Written before or sent as a here-document, with its own `#SBATCH` lines."""

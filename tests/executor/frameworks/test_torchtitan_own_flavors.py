@@ -60,3 +60,49 @@ def test_only_llamas_feed_forward_follows_from_its_width(tmp_path: Path) -> None
     toml = TOML.replace("llama3", "qwen3").replace("1B", "8B")
     init = f'qwen3_configs = {{"8B": Args({sizes})}}\n'
     assert unread(tmp_path, init, "models/qwen3", toml) == []
+
+
+REGISTRY = """from torchtitan.models.llama3 import model_registry
+
+def mine() -> Trainer.Config:
+    return Trainer.Config(
+        model_spec=model_registry("8B"), training=TrainingConfig(local_batch_size=1, seq_len=4096)
+    )
+"""
+FLAVOR = """def _8b(attn_backend):
+    dim = 4096
+    n_layers = {layers}
+    return Llama3Model.Config(
+        dim=dim, n_layers=n_layers, rope=RoPE.Config(dim=64),
+        layer=Block.Config(
+            feed_forward=FeedForward.Config(hidden_dim=ffn(dim, multiple_of=1024, {times})),
+            attention=Attention.Config(n_heads=32, n_kv_heads=8),
+        ),
+    )
+
+llama3_configs = {{"8B": _8b}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("layers", "times", "named"),
+    [
+        # 8 x 4096 / 3 = 10922, x 1.3 = 14198, up to a multiple of 1024: 14336
+        ("32", "ffn_dim_multiplier=1.3", []),
+        ("30", "ffn_dim_multiplier=1.3", ["n_layers 30, llama-3.1-8b has 32"]),
+        ("32", "ffn_dim_multiplier=1.0", ["hidden_dim 11264, llama-3.1-8b has 14336"]),
+        ("count()", "ffn_dim_multiplier=1.3", []),
+    ],
+)
+def test_a_flavor_that_is_a_function_is_held_against_the_model(
+    tmp_path: Path, layers: str, times: str, named: list[str]
+) -> None:
+    """torchtitan 0.3's; the rotary embedding's `dim` is not the model's."""
+    folder = tmp_path / "torchtitan/models/llama3"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text(FLAVOR.format(layers=layers, times=times))
+    found = read_config(REGISTRY, str(folder / "config_registry.py"))
+    assert found.facts["model"].value == "llama-3.1-8b"
+    said = [str(fact.value) for fact in found.unread]
+    assert len(said) == len(named)
+    assert all(words in each for words, each in zip(named, said, strict=True))

@@ -140,6 +140,8 @@ def test_a_clock_that_goes_back_is_a_restart(tmp_path: Path) -> None:
         ("{'loss': 0.1, 'completions/mean_length': 210.0, 'reward': 0.5}", "reinforcement"),
         ("|E2E latency=2.7s |Generate time=1.1s (40.5%) |Training time=1.3s", "reinforcement"),
         ("{'loss': 0.69, 'rewards/chosen': 0.0, 'rewards/rejected': 0.0}", "preferences"),
+        ("***** Evaluating rewards, Epoch 1/1 *****", "preferences"),
+        ("***** Evaluating reward, Epoch 0/1 *****", "a reward model's training"),
     ],
 )  # fmt: skip
 def test_what_is_not_priced_is_refused(line: str, kind: str, tmp_path: Path) -> None:
