@@ -28,6 +28,7 @@ class Alike:
         self.packed: Bools = np.zeros(len(rows), bool)
         self.folded: Bools = np.zeros(len(rows), bool)
         self.solved: Bools = np.zeros(len(rows), bool)
+        self.looked = np.zeros(len(rows))  # what the last look proved that the budget ended
         self.changed()
 
     def again(self, least_s: float, below_s: float) -> None:
@@ -35,7 +36,7 @@ class Alike:
         new = (self.bounds >= least_s) & (self.bounds < below_s)
         for done in (self.begun, self.packed, self.folded, self.solved):
             done[new] = False
-        self.most[new] = float(self.layers)
+        self.most[new], self.looked[new] = float(self.layers), 0.0
         self.changed()
 
     def changed(self) -> None:

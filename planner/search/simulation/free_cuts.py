@@ -319,7 +319,8 @@ class FreeCutBounds:
         alike.bounds[at] = min(low_s, self.aim_s)
         alike.packed[at] = alike.folded[at] = True
         enough_s = self.aim_s if self._last else min(self._wide_s, self.aim_s)
-        alike.solved[at] = low_s >= enough_s or not self._ended
+        again, alike.looked[at] = low_s <= alike.looked[at], low_s
+        alike.solved[at] = low_s >= enough_s or not self._ended or again
         alike.changed()
         if not self._ended and low_s < self.aim_s:
             self._loose_s = min(self._loose_s, low_s)

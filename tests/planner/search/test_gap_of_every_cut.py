@@ -5,7 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import cast
 
+import numpy as np
 import pytest
+from listed_layouts import listed_layouts
 from small_cuts import small_question
 
 from meshplan.costmodels.layouts import Bools, Ints
@@ -215,3 +217,24 @@ def test_a_bound_of_whole_layers_is_told_to_a_ten_thousandth(
     bounds = FreeCutBounds.__new__(FreeCutBounds)
     found_s = bounds._halved_s(cast(FreeCutProgram, FullUpTo(1.7)), 1.0, 2.0)
     assert 1.7 * (1 - 2e-4) < found_s <= 1.7
+
+
+def test_what_says_no_more_is_not_solved_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look that the budget ends may prove more the next time: here 1.1, then 1.2, of the 2 s that
+    are wanted. The third proves no more, so that it is the last, and no more is wanted of others.
+    """
+    proof, variant, rows, _ = next(listed_layouts("generic", range(7)))
+    alike = Alike(variant, proof.open.shape(int(rows[0]), variant), rows[:1], np.ones(1), 4)
+    proof.limit_s = 4.0
+    bounds = FreeCutBounds(proof)
+    bounds._layouts = ListedLayouts(proof, rows)
+    bounds.limit_s, bounds.found_s, bounds.aim_s = 4.0, 2.0, 2.0
+    proved = iter((1.1, 1.2, 1.2))
+    monkeypatch.setattr(FreeCutBounds, "_ended", True)
+    monkeypatch.setattr(FreeCutBounds, "_proved_s", lambda *_: next(proved))
+    monkeypatch.setattr(FreeCutBounds, "_whole_s", lambda *_: (0.0, True))
+    for solved, aim_s in ((False, 2.0), (False, 2.0), (True, 1.2)):
+        bounds._solve(alike, 0)
+        assert (bool(alike.solved[0]), bounds.aim_s) == (solved, aim_s)
+    alike.again(0.0, 2.0)
+    assert alike.looked.tolist() == [0.0]
