@@ -19,6 +19,7 @@ from meshplan.planner.search.rows.priced_space import (
     price_space,
     rows_that_may_hold,
     space_of,
+    space_of_sizes,
 )
 from meshplan.planner.space.legal_layouts import Space
 from meshplan.planner.space.legal_schedules import legal_schedules
@@ -60,10 +61,13 @@ class LeastMemory:
     def __init__(
         self, question: Question, price: Pricer, gpus: Sequence[int] | None = None
     ) -> None:
-        self.space: Space = _plain_where_it_can_be(space_of(question, gpus))
-        self.looked_at = len(self.space.layouts)
         if gpus is not None and price is closed_form:
-            self.space = self.space.take(rows_that_may_hold(question, self.space))
+            space, self.looked_at = space_of_sizes(question, gpus)
+            space = space.take(rows_that_may_hold(question, space))
+        else:
+            space = space_of(question, gpus)
+            self.looked_at = len(space.layouts)
+        self.space: Space = _plain_where_it_can_be(space)
         self.coefficients: Coefficients | None = None
         self.capacity_kib = 0
         self._too_small = dict[int, int]()  # by row, a capacity under which nothing of it fits
