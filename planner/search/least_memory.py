@@ -126,7 +126,11 @@ class LeastMemory:
 
 
 def _least_needed(problem: StageProblem) -> int:
-    """KiB that the cut of a list that needs least needs at least; nothing is said of other cuts."""
+    """KiB that the cut of a list that needs least needs at least, or the only cut of one rank;
+    nothing is said of other cuts.
+    """
+    if problem.pp == 1:
+        problem = replace(problem, splits=((len(problem.pattern),),))
     return int(least_kib(problem).min()) if problem.splits else 0
 
 
