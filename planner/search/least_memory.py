@@ -101,7 +101,7 @@ class LeastMemory:
                 layout = layout_of_row(self.space.layouts, row, variant, plan)
                 peaks = tuple(map(reserved_bytes, plan.peak_kib))
                 return Fit(int(self.space.layouts.world_size[row]), layout, peaks)
-        self._too_small[row] = min(too_small)
+        self._too_small[row] = min(too_small, default=coefficients.cap_kib)
         return None
 
     def nearest_miss(self) -> NearestMiss | None:
@@ -129,7 +129,7 @@ def _least_needed(problem: StageProblem) -> int:
     """KiB that the cut of a list that needs least needs at least, or the only cut of one rank;
     nothing is said of other cuts.
     """
-    if problem.pp == 1:
+    if problem.chunks == 1:
         problem = replace(problem, splits=((len(problem.pattern),),))
     return int(least_kib(problem).min()) if problem.splits else 0
 
