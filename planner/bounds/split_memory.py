@@ -28,25 +28,20 @@ def least_kib(problem: StageProblem) -> Floats:
     """[split] what the rank that needs most needs at least, whatever the capacity is."""
     p, ends = problem, (problem.embedding, problem.head)
     layers = layers_of_kind(p.pattern, len(p.state_kib), p.splits or ())
-    state = _by_chunk(p.state_kib, layers, [end.state_kib for end in ends])
-    update = _by_chunk(p.update_kib, layers, [end.update_kib for end in ends])
-    levels = sorted({p.transient_kib[mode] for mode in p.modes})
-    kept = [_by_chunk(_least_kept(p, level), layers, [end.saved_kib for end in ends])
-            for level in levels]  # fmt: skip
+    levels = np.array(sorted({p.transient_kib[mode] for mode in p.modes}))
+    each = _by_chunk(p, levels.tolist(), layers)
     needed = np.zeros(layers.shape[1])
     for ranks, chunks, vectors in _ranks_alike(p.shape.in_flight, p.chunks_of_rank):
         floor = np.zeros(len(ranks), np.int64)
         for end, (holder, _) in zip(ends, p.shape.ends, strict=True):
             floor = np.maximum(floor, end.transient_kib * (ranks == holder))
         some = layers[:, :, chunks].any(axis=(0, 3))  # [split, rank], as all below
-        held = [
-            np.einsum("rtv,srv->srt", vectors, each[:, chunks]).max(axis=2)
-            + np.maximum(floor, level * some)
-            for level, each in zip(levels, kept, strict=True)
-        ]
-        of_rank = [each[:, chunks].sum(axis=2) for each in (state, update)]
-        running = np.maximum(np.min(held, axis=0), of_rank[1])
-        needed = np.maximum(needed, (p.fixed_kib + of_rank[0] + running).max(axis=1))
+        of_rank = each[:, :, chunks]
+        state, update = of_rank[:2].sum(axis=3)
+        held = np.einsum("rtv,lsrv->lsrt", vectors, of_rank[2:]).max(axis=3)
+        held += np.maximum(floor, levels[:, None, None] * some)
+        running = np.maximum(held.min(axis=0), update)
+        needed = np.maximum(needed, (p.fixed_kib + state + running).max(axis=1))
     return needed
 
 
@@ -73,9 +68,14 @@ def _least_kept(problem: StageProblem, level: int) -> Floats:
     return least
 
 
-def _by_chunk(of_kind: Sequence[float] | Floats, layers: Floats, ends: Sequence[int]) -> Floats:
-    """[split, chunk] what its layers, and the ends at its ends, add up to."""
-    found: Floats = np.tensordot(np.array(of_kind, float), layers, 1)
-    found[:, 0] += ends[0]
-    found[:, -1] += ends[1]
+def _by_chunk(problem: StageProblem, levels: Sequence[int], layers: Floats) -> Floats:
+    """[which, split, chunk] what its layers, and the ends at its ends, add up to: states, what the
+    optimizer step holds besides, and what a micro-batch keeps at each level.
+    """
+    p = problem
+    kept = [_least_kept(p, level) for level in levels]
+    found: Floats = np.tensordot(np.array([p.state_kib, p.update_kib, *kept], float), layers, 1)
+    for chunk, end in ((0, p.embedding), (-1, p.head)):
+        of_end = [end.state_kib, end.update_kib, *[end.saved_kib] * len(levels)]
+        found[:, :, chunk] += np.array(of_end)[:, None]
     return found
