@@ -25,12 +25,15 @@ weights are chosen, not fitted: they order what a reader sees, and no prediction
 import csv
 import heapq
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from operator import itemgetter
 from typing import NamedTuple
 
+import numpy as np
+
 from meshplan.costmodels.layout import Layout
+from meshplan.costmodels.layouts import Floats
 from meshplan.costmodels.model.parameters import active_parameters, model_parameters
 from meshplan.costmodels.model.transformer import Model
 from meshplan.hardware_profiles.errors.left_out_runs import ratios
@@ -66,55 +69,54 @@ def nearest_runs(case: Case, shown: int = SHOWN) -> tuple[MeasuredRun, ...]:
 def _in_order(asked: Case) -> Iterator[tuple[Run, str, float]]:
     """Runs with their framework and distance, the nearest first.
 
-    What the cells of a row say of its distance is a lower bound, and what its GPU and engine alone
-    say one that costs less; only rows whose bound is next are looked at more closely, and none that
-    is surely like one that was told.
+    What the cells of a row say of its distance is a lower bound; only rows whose bound is next are
+    looked at more closely, and none that is surely like one that was told.
     """
-    rows, parameters = _rows(), _parameters(asked.model)
-    queue: list[tuple[float, int, bool, Run | None]] = [
-        (_circumstances_bound(asked, cells), index, False, None)
-        for index, cells in enumerate(rows.compared)
-        if (asked.cluster.gpu.name == CPU) == ((cells["priced_gpu"] or cells["gpu"]) == CPU)
+    rows, on_cpu = _rows(), asked.cluster.gpu.name == CPU
+    queue: list[tuple[float, int, Run | None]] = [
+        (bound, index, None)
+        for index, bound in enumerate(_bounds(asked, rows).tolist())
+        if on_cpu == (rows.gpus[index] == CPU)
     ]
     heapq.heapify(queue)
     told = set[tuple[str, ...]]()
     while queue:
-        distance, index, closely, run = heapq.heappop(queue)
-        cells = rows.compared[index]
-        alike = _alike(cells)
+        distance, index, run = heapq.heappop(queue)
+        alike = rows.alike(index)
         if run is not None:
             told.add(alike)
-            yield run, cells["framework"], distance
+            yield run, rows.columns["framework"][index], distance
         if alike in told:
-            continue
-        if not closely:
-            heapq.heappush(queue, (_bound(asked, parameters, cells), index, True, None))
             continue
         try:
             run = run_of(rows.whole(index))
         except SkippedRow:
             continue
-        heapq.heappush(queue, (distance_of(asked, run), index, True, run))
-
-
-def _alike(cells: Cells) -> tuple[str, ...]:
-    """Rows that agree in it are of one suite, model, GPU and number of GPUs."""
-    gpu = cells["priced_gpu"] or cells["gpu"]
-    return cells["suite"], cells["model"], cells["config"], gpu, cells["gpus"]
+        heapq.heappush(queue, (distance_of(asked, run), index, run))
 
 
 class _Rows(NamedTuple):
-    """The complete runs: of each what it is compared by, and all its cells as one text: together
-    half of the memory that they took cell by cell.
+    """The complete runs: `columns` of what they are compared by, the GPU that each is priced on,
+    and all cells of each as one text: together half of the memory that they took cell by cell.
     """
 
     names: tuple[str, ...]
     texts: tuple[str, ...]
-    compared: tuple[Cells, ...]
+    columns: Mapping[str, tuple[str, ...]]
+    gpus: tuple[str, ...]
 
     def whole(self, index: int) -> Cells:
         """All cells of a run."""
         return dict(zip(self.names, self.texts[index].split(BETWEEN), strict=True))
+
+    def alike(self, index: int) -> tuple[str, ...]:
+        """Runs that agree in it are of one suite, model, GPU and number of GPUs."""
+        said = (self.columns[name][index] for name in ("suite", "model", "config", "gpus"))
+        return *said, self.gpus[index]
+
+    def numbers(self, column: str, usual: float = 0.0) -> Floats:
+        """What the cells of a column say; `usual` is what an empty one means."""
+        return np.array([float(cell) if cell else usual for cell in self.columns[column]])
 
 
 BETWEEN = "\0"  # cells, none of which has it
@@ -135,12 +137,14 @@ def _rows() -> _Rows:
         grade, step, oom = (names.index(name) for name in ("grade", "step_time_s", "oom"))
         compared_of = itemgetter(*map(names.index, COMPARED))
         complete = [
-            (BETWEEN.join(cells), dict(zip(COMPARED, compared_of(cells), strict=True)))
+            (BETWEEN.join(cells), compared_of(cells))
             for cells in lines
             if cells and cells[grade] in COMPLETE and cells[step] and cells[oom] in ("", "0")
         ]
     texts, compared = zip(*complete, strict=True)
-    return _Rows(names, texts, compared)
+    columns = dict(zip(COMPARED, zip(*compared, strict=True), strict=True))
+    each = zip(columns["priced_gpu"], columns["gpu"], strict=True)
+    return _Rows(names, texts, columns, tuple(priced or own for priced, own in each))
 
 
 def distance_of(asked: Case, run: Run) -> float:
@@ -181,52 +185,63 @@ def _layouts(one: Layout, other: Layout) -> float:
     )
 
 
-def _bound(asked: Case, parameters: tuple[int, int], cells: Cells) -> float:
-    """At most the distance of the row's run; `parameters` are those of the model that is asked."""
-    la, training = asked.layout, asked.training
-    tensor = _octaves_of(cells, "tp", la.tensor_parallel, 1)
-    pipeline = _octaves_of(cells, "pp", la.pipeline_parallel, 1)
-    inner = _octaves_of(cells, "cp", la.context_parallel, 1)
-    inner += _octaves_of(cells, "ep", la.expert_parallel)
+LESS = 1e-9  # by which a bound stays below a distance that is summed in another order
+
+
+def _bounds(asked: Case, rows: _Rows) -> Floats:
+    """Of each row at most the distance of its run."""
+    la, training, own = asked.layout, asked.training, _format(asked.training.precision)
+    inner = _all_octaves(la.expert_parallel, rows.numbers("ep"))
+    for name, degree in (
+        ("tp", la.tensor_parallel), ("pp", la.pipeline_parallel), ("cp", la.context_parallel),
+    ):  # fmt: skip
+        inner += _all_octaves(degree, rows.numbers(name, 1))
+    inner += 2 * _all_octaves(la.world_size, rows.numbers("gpus"))
+    inner += 2 * _all_octaves(training.seq_len, rows.numbers("seq_len"))
+    engine, gpu = asked.engine.name, asked.cluster.gpu.name
     return (
-        _circumstances_bound(asked, cells)
-        + _octaves_of(cells, "gpus", la.world_size) / 2
-        + _octaves_of(cells, "seq_len", training.seq_len) / 2
-        + (tensor + pipeline + inner) / 4
-        + (_format(training.precision) != _format(cells["precision"].lower() or "bf16"))
-        + _least_model(asked.model.kind, parameters, cells)
+        inner / 4
+        + _of_each(rows.gpus, lambda said: _least_gpus_apart(gpu, said))
+        + _of_each(
+            rows.columns["framework"], lambda said: 2 * _runs_elsewhere(engine, engine_name(said))
+        )
+        + _of_each(rows.columns["precision"], lambda said: own != _format(said.lower() or "bf16"))
+        + _least_models(asked.model, rows)
+        - LESS
     )
 
 
-def _circumstances_bound(asked: Case, cells: Cells) -> float:
-    """What the row's GPU and framework say of it."""
-    apart = _least_gpus_apart(asked.cluster.gpu.name, cells["priced_gpu"] or cells["gpu"])
-    return apart + 2 * _runs_elsewhere(asked.engine.name, engine_name(cells["framework"]))
+def _of_each(cells: Sequence[str], value: Callable[[str], float]) -> Floats:
+    """The value of each cell, asked once for equal ones."""
+    known = {cell: float(value(cell)) for cell in set(cells)}
+    return np.array([known[cell] for cell in cells])
 
 
-def _octaves_of(cells: Cells, cell: str, value: float, usual: float | None = None) -> float:
-    """Octaves between `value` and what the cell says; `usual` is what an empty one means."""
-    said = float(cells[cell]) if cells[cell] else usual
-    return _octaves(value, said) if said else 0.0
+def _all_octaves(one: float, others: Floats) -> Floats:
+    """`_octaves` of each."""
+    found: Floats = np.abs(np.log2(one / np.where(others > 0, others, one)))
+    return found
 
 
 ROUNDED = 0.1
 """Octaves by which a stated number of parameters is off at most: 7 for 6.7 billions."""
 
 
-def _least_model(own: str, parameters: tuple[int, int], cells: Cells) -> float:
-    """Of the distance of a model of kind `own` what the cells say; beside a named configuration it
-    may be little.
+def _least_models(own: Model, rows: _Rows) -> Floats:
+    """Of the distance from the model `own` what each row's cells say; beside a named configuration
+    it may be little.
 
     A described model has no state, and all parameters of one without experts are active.
     """
-    experts = float(cells["experts"] or 0) > 1
-    apart = [_octaves_of(cells, "params_b", count / 1e9) for count in parameters]
-    sizes = [max(0.0, each - ROUNDED) / 2 for each in apart]
-    if cells["config"]:
-        return sizes[0]
-    kind = "experts" if experts else "dense"
-    return sizes[0] + sizes[1] * (not experts) + 2 * (own != kind)
+    billions = rows.numbers("params_b")
+    every, active = (
+        np.maximum(0.0, _all_octaves(count / 1e9, billions) - ROUNDED) / 2
+        for count in _parameters(own)
+    )
+    experts = rows.numbers("experts") > 1
+    apart = np.where(experts, own.kind != "experts", own.kind != "dense")
+    named = np.array([bool(cell) for cell in rows.columns["config"]])
+    return every + np.where(named, 0.0, active * ~experts + 2 * apart)
 
 
 @cache

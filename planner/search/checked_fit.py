@@ -44,6 +44,7 @@ from meshplan.planner.search.rows.priced_space import (
     may_hold,
     price_space,
     space_of,
+    space_of_sizes,
 )
 from meshplan.planner.search.simulation.counted_ranks import (
     ENDLESS_KIB,
@@ -117,8 +118,8 @@ def _that_may_fit(question: Question, sizes: Sequence[int]) -> list[int]:
     q, found, first, together = counting_empty_stages(question), set[int](), 0, SIZES_TOGETHER
     while first < len(sizes):
         some = sizes[first : first + together]
-        space = space_of(q, some)
-        if rows := len(space.layouts):
+        space, rows = space_of_sizes(q, some)
+        if len(space.layouts):
             fit = np.flatnonzero(may_fit(q, space))
             found |= set(np.unique(space.layouts.take(fit).world_size).tolist())
         first += len(some)

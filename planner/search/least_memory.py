@@ -8,9 +8,9 @@ import numpy as np
 from meshplan.costmodels.layout import Layout
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.bounds.inner import row_bounds, row_fits
-from meshplan.planner.bounds.split_memory import some_mix_fits
+from meshplan.planner.bounds.split_memory import least_kib
 from meshplan.planner.problem.coefficients import Coefficients, reserved_bytes
-from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, stage_problem
+from meshplan.planner.problem.stage_problem import StageProblem, stage_problem
 from meshplan.planner.search.row_layout import layout_of_row
 from meshplan.planner.search.rows.priced_space import (
     Pricer,
@@ -19,6 +19,7 @@ from meshplan.planner.search.rows.priced_space import (
     price_space,
     rows_that_may_hold,
     space_of,
+    space_of_sizes,
 )
 from meshplan.planner.space.legal_layouts import Space
 from meshplan.planner.space.legal_schedules import legal_schedules
@@ -60,10 +61,13 @@ class LeastMemory:
     def __init__(
         self, question: Question, price: Pricer, gpus: Sequence[int] | None = None
     ) -> None:
-        self.space: Space = _plain_where_it_can_be(space_of(question, gpus))
-        self.looked_at = len(self.space.layouts)
         if gpus is not None and price is closed_form:
-            self.space = self.space.take(rows_that_may_hold(question, self.space))
+            space, self.looked_at = space_of_sizes(question, gpus)
+            space = space.take(rows_that_may_hold(question, space))
+        else:
+            space = space_of(question, gpus)
+            self.looked_at = len(space.layouts)
+        self.space: Space = _plain_where_it_can_be(space)
         self.coefficients: Coefficients | None = None
         self.capacity_kib = 0
         self._too_small = dict[int, int]()  # by row, a capacity under which nothing of it fits
@@ -83,25 +87,22 @@ class LeastMemory:
                 continue
             if found := self._fit_row(coefficients, row):
                 return found
-            self._too_small[row] = capacity_kib
         return None
 
     def _fit_row(self, coefficients: Coefficients, row: int) -> Fit | None:
-        variants = self.space.variants(row)
+        """A layout of the row; where there is none, under which capacities there surely is none."""
+        variants, too_small = self.space.variants(row), list[int]()
         plain = [variant for variant in variants if variant.virtual_stages == 1]
         for variant in plain or variants:
             problem = stage_problem(self.space, coefficients, row, variant)
-            plan = self._plan(problem)
+            too_small.append(max(coefficients.cap_kib, _least_needed(problem) - 1))
+            plan = first_plan(problem)[1] if too_small[-1] == coefficients.cap_kib else None
             if plan is not None:
                 layout = layout_of_row(self.space.layouts, row, variant, plan)
                 peaks = tuple(map(reserved_bytes, plan.peak_kib))
                 return Fit(int(self.space.layouts.world_size[row]), layout, peaks)
+        self._too_small[row] = min(too_small, default=coefficients.cap_kib)
         return None
-
-    def _plan(self, problem: StageProblem) -> StagePlan | None:
-        if problem.vpp > 1 and problem.splits and not some_mix_fits(problem).any():
-            return None
-        return first_plan(problem)[1]
 
     def nearest_miss(self) -> NearestMiss | None:
         """The least capacity at which something fits, by bisection; None if nothing is legal."""
@@ -122,6 +123,15 @@ class LeastMemory:
         assert self.coefficients is not None
         lacking = reserved_bytes(high - self.capacity_kib)
         return NearestMiss(found.layout, lacking, reserved_bytes(self.capacity_kib))
+
+
+def _least_needed(problem: StageProblem) -> int:
+    """KiB that the cut of a list that needs least needs at least, or the only cut of one rank;
+    nothing is said of other cuts.
+    """
+    if problem.chunks == 1:
+        problem = replace(problem, splits=((len(problem.pattern),),))
+    return int(least_kib(problem).min()) if problem.splits else 0
 
 
 def _plain_where_it_can_be(space: Space) -> Space:

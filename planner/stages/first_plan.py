@@ -1,7 +1,8 @@
 """A first plan of one layout, with a bound of what its best plan takes, without a solver.
 
 one rank         there is nothing to cut: the one interval, priced exactly
-a list of splits V = 1: each is priced. V > 1: by rule of thumb (`planner.stages.heuristic`)
+a list of splits V = 1: those that may fit, priced. V > 1: by rule of thumb
+                 (`planner.stages.heuristic`)
 any split        V = 1: the shortest longest stage (`planner.stages.path.greedy_path`)
 """
 

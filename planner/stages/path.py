@@ -18,6 +18,8 @@ import numpy as np
 
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Ints
+from meshplan.planner.bounds.first_mixes import NEVER, first_mixes
+from meshplan.planner.bounds.split_memory import some_mix_fits
 from meshplan.planner.problem.first_layers import fewest_first
 from meshplan.planner.problem.recompute_mixes import mixed, mixes, prefix
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, objective_of
@@ -266,10 +268,10 @@ def _reached(
 
 def best_split(intervals: Intervals) -> StagePlan | None:
     """The best of the engine's own splits, None if none fits: first what would be the fastest with
-    nothing recomputed.
+    nothing recomputed. Those that do not fit are told at once, not each by its stages' prices.
     """
     problem, best = intervals.problem, None
-    ends = np.array(problem.splits or ()).reshape(-1, problem.pp).cumsum(axis=1)
+    ends = _splits_that_may_fit(problem).cumsum(axis=1)
     stage, first = np.arange(problem.pp), np.roll(ends, 1, axis=1) * (np.arange(problem.pp) > 0)
     least_ns = intervals.all_least_ns(stage, first, ends).tolist()
     bounds = [objective_of(problem, each, 0) for each in least_ns]
@@ -280,6 +282,17 @@ def best_split(intervals: Intervals) -> StagePlan | None:
         if objective is not None and (best is None or objective < best[0]):
             best = (objective, ends[row].tolist())
     return plan_of(intervals, best[1]) if best else None
+
+
+def _splits_that_may_fit(problem: StageProblem) -> Ints:
+    """[split, stage] layers of the engine's splits, without those that surely fit in no mix; where
+    one rule says what recomputes, those alone that fit.
+    """
+    splits = np.array(problem.splits or (), np.int64).reshape(-1, problem.pp)
+    which = np.flatnonzero(some_mix_fits(problem)) if len(splits) else np.arange(0)
+    if problem.first and len(which):
+        which = which[first_mixes(problem.alone, np.zeros_like(which), which) != NEVER]
+    return splits[which]
 
 
 def _objective(intervals: Intervals, ends: list[int]) -> int | None:

@@ -79,14 +79,34 @@ def space_of(
     """Every legal row, of the question's GPUs or of each count of `gpus`; `known` is of questions
     that differ in the batch alone. Nothing more is listed after the `deadline`.
     """
+    space = _without_exchanges(question, gpus, deadline)
+    return open_exchanges(space, question.setting, blocks, done_of_each, known)
+
+
+def _without_exchanges(
+    question: Question, gpus: Sequence[int] | None, deadline: float | None = None
+) -> Space:
+    """`space_of` before the kinds of exchanges are opened, the long part of it."""
     q = question
     per_node, counts = q.cluster.gpus_per_node, q.gpus if gpus is None else gpus
     job = q.model, q.training, counts, q.engine, q.pins, per_node
     done_of = done_of_each if deadline is None else partial(done_until, deadline=deadline)
     space = enumerate_space(*job, done_of=done_of)
-    setting = q.setting
-    space = space.replaying(recompute_sets(setting))
-    return open_exchanges(space, setting, blocks, done_of_each, known)
+    return space.replaying(recompute_sets(q.setting))
+
+
+def space_of_sizes(question: Question, gpus: Sequence[int]) -> tuple[Space, int]:
+    """`space_of` each count of `gpus` without rows whose states alone do not fit, whatever their
+    exchanges are; and how many rows there were.
+    """
+    space = _without_exchanges(question, gpus)
+    rows = np.arange(len(space.layouts))
+    if len(rows):
+        firsts = blocks(len(rows), ROWS_PER_GLANCE)
+        parts = [rows[first : first + firsts.step] for first in firsts]
+        found = done_of_each(lambda part: _states_fit(question, space, part), parts)
+        space = space.take(np.concatenate(found))
+    return open_exchanges(space, question.setting, blocks, done_of_each), len(rows)
 
 
 def closed_form(layouts: Layouts, question: Question) -> Prices:
@@ -136,11 +156,16 @@ def may_hold(question: Question, space: Space, rows: Ints) -> Ints:
     """Those of `rows` that may fit, by what their mean rank keeps of states and then by all that is
     kept: most of a large space do not, so that no seconds are priced of them.
     """
-    kept = mean_states_bytes(space.layouts.take(rows), question.setting) * SAFETY
-    rows = rows[kept <= question.cluster.fillable_bytes]
+    rows = _states_fit(question, space, rows)
     some = space.take(rows)
     columns = memory_bytes(some.layouts, question.setting)
     return rows[row_fits(some, Held.of(columns, question.cluster.fillable_bytes))]
+
+
+def _states_fit(question: Question, space: Space, rows: Ints) -> Ints:
+    """Those of `rows` whose mean rank can keep its states."""
+    kept = mean_states_bytes(space.layouts.take(rows), question.setting) * SAFETY
+    return rows[kept <= question.cluster.fillable_bytes]
 
 
 def rows_that_may_hold(question: Question, space: Space) -> Ints:

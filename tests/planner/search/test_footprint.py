@@ -1,5 +1,6 @@
 """What fits, from how many GPUs on, and why nothing does."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import fields, replace
 from io import StringIO
@@ -15,11 +16,19 @@ from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.answer.fewest_gpus import NoFewer
 from meshplan.planner.answer.models import read_model
 from meshplan.planner.answer.question import Arguments, ask
+from meshplan.planner.problem.coefficients import Coefficients
+from meshplan.planner.problem.stage_problem import StageProblem
 from meshplan.planner.report.fit import misfit_lines, print_fit
-from meshplan.planner.search import checked_fit
+from meshplan.planner.search import checked_fit, least_memory
 from meshplan.planner.search.footprint import explain, fitting_layout, minimum_gpus, sizes
-from meshplan.planner.search.rows.priced_space import Pricer, Question
-from meshplan.planner.space.legal_layouts import enumerate_space, reachable_sizes
+from meshplan.planner.search.least_memory import LeastMemory
+from meshplan.planner.search.rows.priced_space import Pricer, Question, closed_form
+from meshplan.planner.space.legal_layouts import (
+    Space,
+    Variant,
+    enumerate_space,
+    reachable_sizes,
+)
 from meshplan.planner.space.pins import parse_pins
 
 Questions = Callable[..., Question]
@@ -271,3 +280,21 @@ def test_sizes_looked_at_together_are_those_looked_at_alone(
     monkeypatch.setattr(checked_fit, "SIZES_TOGETHER", 1)
     assert checked_fit._that_may_fit(asked, counts) == together
     assert 0 < len(together) < len(counts)
+
+
+def test_rows_that_lack_memory_are_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a row's cuts need at least is told at once, so that the bisection for the nearest miss
+    asks it again only where that is less than a capacity.
+    """
+    asked, priced = Counter[int](), least_memory.stage_problem
+
+    def noted(space: Space, prices: Coefficients, row: int, variant: Variant) -> StageProblem:
+        asked[row] += 1
+        return priced(space, prices, row, variant)
+
+    monkeypatch.setattr(least_memory, "stage_problem", noted)
+    arguments = Arguments(model="deepseek-v3", gpus=24, cluster="dgx-h100", engine="nanotron")
+    memory = LeastMemory(ask(replace(arguments, global_batch=96)).question, closed_form)
+    assert memory.nearest_miss() is not None
+    ways = min(asked.values())
+    assert sum(times > ways for times in asked.values()) < len(asked) / 10

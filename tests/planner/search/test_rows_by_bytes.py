@@ -7,15 +7,22 @@ import numpy as np
 import pytest
 
 from meshplan.costmodels.layouts import Ints
-from meshplan.costmodels.prices.prices import bytes_beside_one_layer
+from meshplan.costmodels.prices.prices import bytes_beside_one_layer, mean_states_bytes
 from meshplan.costmodels.setting import Setting
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.bounds.inner import row_fits
+from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.search.rows import least_held
 from meshplan.planner.search.rows.least_held import CountedRows, LeastHeld, rows_that_may_fit
 from meshplan.planner.search.rows.least_of_kinds import LeastOfKinds, RowsOfKinds
-from meshplan.planner.search.rows.priced_space import Question, closed_form, price_space, space_of
+from meshplan.planner.search.rows.priced_space import (
+    Question,
+    closed_form,
+    price_space,
+    space_of,
+    space_of_sizes,
+)
 from meshplan.planner.search.rows.row_prices import RowPrices
 from meshplan.planner.space.legal_layouts import Space
 
@@ -146,3 +153,16 @@ def test_rows_of_a_small_space_that_may_fit_by_every_moment(seq_len: str) -> Non
 
 def _columns(prices: Coefficients) -> dict[str, list[int]]:
     return {each.name: np.ravel(getattr(prices, each.name)).tolist() for each in fields(prices)}
+
+
+def test_sizes_leave_out_rows_whose_states_alone_do_not_fit() -> None:
+    """What is left of 8 to 24 GPUs is what all of it leaves after kinds of exchanges are opened."""
+    arguments = Arguments(model="mixtral-8x7b", gpus=16, cluster="dgx-a100", engine="megatron")
+    asked, sizes = ask(replace(arguments, global_batch=64)).question, (8, 16, 24)
+    every, (some, number) = space_of(asked, sizes), space_of_sizes(asked, sizes)
+    states = mean_states_bytes(every.layouts, asked.setting)
+    held = every.take(np.flatnonzero(states * SAFETY <= asked.cluster.fillable_bytes))
+    assert 0 < len(held.layouts) < number <= len(every.layouts)
+    for field in fields(held.layouts):
+        name = field.name
+        assert np.array_equal(getattr(some.layouts, name), getattr(held.layouts, name)), name
