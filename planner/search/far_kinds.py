@@ -122,6 +122,7 @@ def _settle_let_go(proof: Simulated, kind: Kind) -> None:
     )  # fmt: skip
     apart.tally.deadline = proof.tally.deadline
     apart.settle_below(lambda: apart.best_s, lambda row: apart.best_s)
+    proof.tally.deadline = apart.tally.deadline  # Ctrl-C ends what would follow
     proof.tally.simulated += apart.tally.simulated
     if kind in apart.best:
         apart.moves.around(apart.best[kind])
