@@ -99,23 +99,6 @@ def test_a_runner_up_far_from_the_best_is_the_best_of_its_kind_too(
     assert others[-1].step_time_s <= alone.step_time_s * 1.002
 
 
-def test_rows_that_the_proof_let_go_are_looked_at_where_their_kind_is_shown() -> None:
-    """Three pipeline ranks take 1.4 times as long as three replicas. Their first plan was shown;
-    a layout of one of the rows that were let go takes 3 % less.
-    """
-    asked = Arguments(
-        model="qwen2.5-0.5b", gpus=3, cluster="dgx-h100", engine="megatron-bridge", global_batch=9
-    )
-    shown = next(
-        each for each in solve(ask(asked).question, 3).solutions
-        if each.layout.pipeline_parallel == 3
-    )  # fmt: skip
-    pins = {"tensor_parallel": "1", "context_parallel": "1", "pipeline_parallel": "3"}
-    alone = solve(ask(replace(asked, pins=pins)).question, 1)
-    assert alone.status == "OPTIMAL"
-    assert shown.step_time_s == alone.solutions[0].step_time_s
-
-
 def test_kinds_of_one_pipeline_rank_are_settled_before_the_budget_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
