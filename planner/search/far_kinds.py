@@ -82,7 +82,8 @@ def _rows_of(proof: Simulated, kind: Kind) -> Ints:
 def _is_of(layouts: Layouts, kind: Kind) -> Bools:
     """[row] whether it is of a kind."""
     pairs = zip(KIND_AXES, kind, strict=True)
-    return np.all([getattr(layouts, axis) == degree for axis, degree in pairs], axis=0)
+    found: Bools = np.all([getattr(layouts, axis) == degree for axis, degree in pairs], axis=0)
+    return found
 
 
 class _Some(NamedTuple):
