@@ -72,7 +72,7 @@ class Simulated(SimulatedPlans):
         more: int = 0,
         tell: Callable[["Simulated", Sequence[Open]], None] = lambda *_: None,
     ) -> None:
-        self.tell, self._closer_work = tell, budget // costs.CLOSER
+        self.question, self.tell, self._closer_work = question, tell, budget // costs.CLOSER
         self._runners_work = budget // costs.RUNNERS_UP
         tally = costs.Tally(left=budget - self._closer_work - self._runners_work)
         self._more = more

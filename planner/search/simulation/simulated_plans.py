@@ -52,7 +52,8 @@ class SimulatedPlans:
         `let_go_s`. Where priced memory is a bound for kinds of layers, prices of the `least` that
         ranks need beside it.
         """
-        most_s = self.let_go_s = min(self.limit_s, self.best_s * NEARLY)
+        self.source, most_s = source, min(self.limit_s, self.best_s * NEARLY)
+        self.let_go_s = most_s
         planned = [timed.row for timed in self.best.values()]
         below = rows_below(self.space, source, self.setting, most_s, planned)
         self.kept, self.passes, self.prices = below
