@@ -47,12 +47,12 @@ def context_exchange(site: Site, attention: Attention) -> Iterator[Operation]:
     kv = site.itemsize * site.shard.tokens * kv_heads(site.shard, attention) * widths
     own = site.itemsize * site.shard.tokens * attention.heads / site.shard.tp * widths
     present = {kind: site.meets_keys_by(kind) for kind in CONTEXT_KINDS}
-    with_gradients = not merges_outside(site)
+    merged = merges_outside(site, attention)
     if np.any(there := present["ring"]):
-        yield _keys_and_values("cp", site.shard.cp * kv, "attention", there, with_gradients)
+        yield _keys_and_values("cp", site.shard.cp * kv, "attention", there, gradients=not merged)
     if np.any(there := present["all_gather"]):
-        yield _keys_and_values("cp", site.shard.cp * kv, "first_chunk", there, with_gradients)
-    if merges_outside(site):
+        yield _keys_and_values("cp", site.shard.cp * kv, "first_chunk", there, gradients=not merged)
+    if merged:
         yield from ring_operations(site, attention, kv)
     if np.any(there := present["all_to_all"]):
         yield _heads_for_tokens("cp", own + kv, there)
@@ -69,12 +69,13 @@ def _keys_and_values(
     size_bytes: Number,
     hidden_by: Literal["attention", "first_chunk"],
     there: Condition,
-    with_gradients: bool = True,
+    *,
+    gradients: bool = True,
 ) -> Communication:
     here = _in(there)
     return Communication(
         name="key_value", axis=axis, kind="all_gather", size_bytes=size_bytes, forward_count=here,
-        backward_count=(2 if with_gradients else 1) * here, hidden_by=hidden_by, present=here,
+        backward_count=(1 + gradients) * here, hidden_by=hidden_by, present=here,
         modules=("core_attention",),
     )  # fmt: skip
 

@@ -60,30 +60,33 @@ What is compiled calls the collective itself.
 """
 
 
-def merges_outside(site: Site) -> bool:
-    """Whether the engine runs PyTorch's ring. FlexAttention gathers keys and values for one kernel
-    (`_ContextParallel.flex_input_fn` of the same file).
+def merges_outside(site: Site, attention: Attention) -> bool:
+    """Whether the engine runs PyTorch's ring, which balances causal attention alone and knows of no
+    windows. FlexAttention gathers keys and values for one kernel (`_ContextParallel.flex_input_fn`
+    of the same file).
     """
-    return bool(site.kernels.context_merge) and site.kernels.attention != "flex"
+    plain = attention.causal and not (attention.window or attention.compression)
+    by_ring = site.kernels.context_merge and site.kernels.attention != "flex"
+    return bool(by_ring) and plain and not attention.is_absorbed
 
 
-def _in_ring(site: Site) -> Number:
+def _in_ring(site: Site, attention: Attention) -> Number:
     """1 in the layouts whose sequences PyTorch's ring cuts, 0 in others."""
-    if not merges_outside(site):
+    if not merges_outside(site, attention):
         return 0.0
     by_keys = site.meets_keys_by("ring") | site.meets_keys_by("all_gather")
     return where((site.shard.cp > 1) & by_keys, 1.0, 0.0)
 
 
-def kernels_in_turn(site: Site) -> Number:
+def kernels_in_turn(site: Site, attention: Attention) -> Number:
     """In how many kernels the core attention is computed."""
-    there = _in_ring(site)
+    there = _in_ring(site, attention)
     return 1.0 + there * (site.shard.cp - 1) if np.any(there) else 1.0
 
 
 def ring_operations(site: Site, attention: Attention, kv: Number) -> Iterator[Operation]:
     """Gradients on their way, and what merges the hops; `kv` bytes of keys and values here."""
-    there, cp = _in_ring(site), site.shard.cp
+    there, cp = _in_ring(site, attention), site.shard.cp
     if not np.any(there):
         return
     hop = kv if site.itemsize == 4.0 else 2 * kv

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.costmodels.model.hf_config import model_from_config
+from meshplan.costmodels.operations.attention.pytorch_ring import merges_outside
 from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.kinds import AttentionCore, Communication, Operation, Pointwise
 from meshplan.costmodels.operations.layers import layer_operations
@@ -172,6 +173,36 @@ def test_where_nothing_is_merged(where: Site) -> None:
     assert isinstance(core, AttentionCore)
     assert "context_merge" not in found
     assert core.in_turn == 1
+
+
+@pytest.mark.parametrize(
+    ("engine", "habits"),
+    [
+        ("torchtitan", ("all_gather", "compiled")),
+        ("accelerate", ("all_gather", "operators")),
+        ("transformers", ("all_gather", "operators")),
+        ("accelerate-chunked-loss", ("all_gather", "operators")),
+        ("automodel", ("ring", "")),
+        ("verl-fsdp", ("all_to_all", "operators")),
+        ("megatron", ("ring", "")),
+    ],
+)
+def test_who_runs_it(engine: str, habits: tuple[str, str]) -> None:
+    """FSDP2's trainers gather keys unless told; AutoModel has Transformer Engine, verl Ulysses."""
+    kernels = load_engine(engine).kernels
+    assert (kernels.context, kernels.context_merge) == habits
+
+
+@pytest.mark.parametrize(
+    "other", [{"causal": False}, {"window": 64}], ids=["not causal", "a window"]
+)
+def test_only_whole_causal_attention_is_merged(other: dict[str, Any]) -> None:
+    kind = LLAMA.kinds[0]
+    assert kind.attention is not None
+    other_kind = replace(kind, attention=replace(kind.attention, **other))
+    assert merges_outside(rank(), kind.attention)
+    names = [op.name for op in layer_operations(rank(), other_kind)]
+    assert "context_merge" not in names
 
 
 def test_a_hop_meets_fewer_keys() -> None:
