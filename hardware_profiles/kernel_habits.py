@@ -131,6 +131,8 @@ class KernelHabits(Frozen):
     softmax_keys    it takes fewer keys than these (0: any number)
     own_masks       in its place PyTorch's operators mask stored scores in 16 bits: "filled" in, or
                     "multiplied" and a penalty taken off (`costmodels.operations.attention.core`)
+    context_merge   how PyTorch's ring adds up the outputs of its hops
+                    (`costmodels.operations.attention.pytorch_ring`); "" where another's runs
     copies_heads    a fused attention's inputs and output are copied to and from its own order
     own_norm_bytes  moved for a 16-bit number by a norm that is not fused, forward and backward
     rope_kernels    of a rotation that is not fused
@@ -184,6 +186,7 @@ class KernelHabits(Frozen):
     gathers_rotary: bool = False
     dispatch: Literal["all_to_all", "deduplicated", "hybridep"] = "all_to_all"
     context: ContextKind = "ring"
+    context_merge: Literal["", "operators", "compiled"] = ""
     gradient_add: Literal["fused", "added", "copied"] = "fused"
     expert_casts: int = Field(default=3, ge=1)
     keeps_casts: bool = False

@@ -101,6 +101,8 @@ class AttentionCore:
     chunk       tokens of a chunk where context parallelism cuts a sequence into 2 cp of them: a
                 rank has two, each in a kernel for its own keys and one for earlier ones; 0: one
                 kernel for all
+    in_turn     kernels, one after the other, that each meet as many of the keys
+                (`operations.attention.pytorch_ring`)
     masked_keys  keys that the kernel multiplies where its mask is a tensor, whatever it hides; 0:
                  `keys`
     """
@@ -119,6 +121,7 @@ class AttentionCore:
     wide: bool = False
     sinks_s: Number = 0.0
     chunk: Number = 0.0
+    in_turn: Number = 1.0
     masked_keys: Number = 0.0
     saved_bytes: Number = 0.0
     modules: tuple[Module, ...] = ("core_attention",)
@@ -172,7 +175,7 @@ class Pointwise:
     name: str
     forward_bytes: Number
     backward_bytes: Number
-    kernels: int = 1
+    kernels: Number = 1
     issued_share: Number = 1.0
     operators: tuple[Number, Number] = (0.0, 0.0)
     forward_flops: Number = 0.0

@@ -274,10 +274,11 @@ def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
     efficiency, half = _of_peak(device, op, backward=backward)
     if wide:
         efficiency, half = of_wide_heads(device.gpu, backward=backward)
-    rate = device.gpu.peak_flops_per_s[dtype] * efficiency * op.keys / (op.keys + half)
+    met = op.keys / op.in_turn
+    rate = device.gpu.peak_flops_per_s[dtype] * efficiency * met / (met + half)
     flops = op.forward_flops * (2.5 if backward else 1.0)
     if op.fused:
-        return kernels.launch_s + flops / rate * device.tuning.attention_scale + beside
+        return op.in_turn * kernels.launch_s + flops / rate * device.tuning.attention_scale + beside
     # two batched matmuls at matmul rate, and the scores through memory for softmax, mask and
     # dropout
     scores = 2.0 * op.queries * op.all_keys * op.heads
@@ -334,10 +335,11 @@ def _measured_s(device: Device, surface: Surface, op: AttentionCore) -> Number:
 
     widened = device.attention == "flash2" and op.v_head_dim < op.head_dim
     wide = 2 * op.head_dim if widened else op.head_dim + op.v_head_dim
-    own = where(op.chunk > 0, op.chunk / 2, op.keys)
-    earlier = op.keys - own
+    met = op.keys / op.in_turn
+    own = where(op.chunk > 0, op.chunk / 2, met)
+    earlier = met - own
     apart = at(own) + at(maximum(earlier, 0.5)) * (earlier > 0)
-    return 2.0 * op.queries * op.heads * wide * apart
+    return 2.0 * op.queries * op.heads * wide * apart * op.in_turn
 
 
 def _over_measured(device: Device, op: AttentionCore, *, backward: bool) -> Number:
@@ -363,7 +365,9 @@ def scan_s(device: Device, op: Scan, *, backward: bool) -> Number:
     return work * (device.kernels.launch_s + maximum(math_s, memory_s))
 
 
-def pointwise_s(device: Device, moved_bytes: Number, kernels: int, measured_as: str = "") -> Number:
+def pointwise_s(
+    device: Device, moved_bytes: Number, kernels: Number, measured_as: str = ""
+) -> Number:
     """Seconds of `kernels` memory-bound kernels that move `moved_bytes` together."""
     rate = device.moved_bytes_per_s(measured_as)
     moving_s = moved_bytes / rate * device.tuning.pointwise_scale

@@ -109,12 +109,14 @@ def _cast_s(device: Device, op: Matmul, direction: Direction) -> Number:
 
 def core_kernels(op: AttentionCore | Scan) -> tuple[Number, Number]:
     """That the host issues for the core attention or a scan forward and backward: of attention one
-    and three, and more where scale, mask and softmax are kernels of their own (`softmax_apart`).
+    and three, more where scale, mask and softmax are kernels of their own (`softmax_apart`), and
+    as many again for each hop of PyTorch's ring (`in_turn`).
     """
     if isinstance(op, Scan):
         return op.kernels, op.backward_kernels
     forward, backward = op.apart.kernels
-    return 1 + forward * op.softmax_apart, 3 + backward * op.softmax_apart
+    apart, turns = op.softmax_apart, op.in_turn
+    return turns * (1 + forward * apart), turns * (3 + backward * apart)
 
 
 def room_s(op: Communication, beside: Computing, context_ranks: Number) -> Number:

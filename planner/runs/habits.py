@@ -127,6 +127,9 @@ which are cast as often.
 EAGER_LISTS: dict[str, Any] = {"keeps_listed": True}
 """Without a compiler PyTorch holds every output that a checkpoint by operator lists."""
 
+EAGER_MERGES: dict[str, Any] = {"context_merge": "operators"}
+"""What PyTorch's ring merges, operators merge one after the other."""
+
 OF_FSDP2 = ("torchtitan", "automodel", "automodel-fp32-loss")
 COMPILED = (*OF_FSDP2, "llm-foundry", "generic")
 """Engines of PyTorch's own modules, under FSDP2 and FSDP1, that the compiler alone fuses; and of a
@@ -237,7 +240,7 @@ def engine_of(row: Row) -> Engine:
     kernels |= _kernels_said(row.facts, titan=titan)
     if row.facts.compiled is False and engine.name in COMPILED:
         eager = (
-            EAGER_EXPERTS | EAGER_CASTS | EAGER_LISTS | EAGER_LOSS
+            EAGER_EXPERTS | EAGER_CASTS | EAGER_LISTS | EAGER_LOSS | EAGER_MERGES
             if engine.name == "torchtitan"
             else {}
         )

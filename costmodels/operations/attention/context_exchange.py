@@ -5,7 +5,7 @@
     own    of their queries and outputs               2 t a (d + d_v)
 
     ring, all_gather   cp kv, all-gathered; backward it is gathered again and its gradient
-                       reduce-scattered
+                       reduce-scattered; PyTorch's sends gradients otherwise (`pytorch_ring`)
     all_to_all         each rank sends own + kv, forward and backward
     hierarchical       that among the r ranks of a node, then cp / r kv as in a ring of the nodes
 
@@ -16,8 +16,8 @@ chunk at most (torchtitan's "allgather"; Transformer Engine's waits).
 Source: NVIDIA/TransformerEngine@015d2257 context_parallel.py; Megatron-Core transformer_config.py,
 `cp_comm_type`; pytorch torch/distributed/tensor/experimental, `_templated_ring_attention` (a gather
 is launched before the first chunk's attention, and waited for after it). Leaves out: that a kernel
-on a chunk of a ring is slower than on the whole; that a rank launches one for each; the gathered
-keys and values themselves, which are held for the moment of one layer.
+on a chunk of Transformer Engine's ring is slower than on the whole; that a rank launches one for
+each; the gathered keys and values themselves, which are held for the moment of one layer.
 """
 
 from collections.abc import Iterator
@@ -28,6 +28,7 @@ import numpy as np
 from meshplan.costmodels.elementwise import Condition, Number, maximum, where
 from meshplan.costmodels.layout import CONTEXT_KINDS
 from meshplan.costmodels.model.transformer import Attention
+from meshplan.costmodels.operations.attention.pytorch_ring import merges_outside, ring_operations
 from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.kinds import Communication, Operation, Pointwise
 from meshplan.costmodels.operations.rank_share import Shard
@@ -46,10 +47,13 @@ def context_exchange(site: Site, attention: Attention) -> Iterator[Operation]:
     kv = site.itemsize * site.shard.tokens * kv_heads(site.shard, attention) * widths
     own = site.itemsize * site.shard.tokens * attention.heads / site.shard.tp * widths
     present = {kind: site.meets_keys_by(kind) for kind in CONTEXT_KINDS}
+    merged = merges_outside(site, attention)
     if np.any(there := present["ring"]):
-        yield _keys_and_values("cp", site.shard.cp * kv, "attention", there)
+        yield _keys_and_values("cp", site.shard.cp * kv, "attention", there, gradients=not merged)
     if np.any(there := present["all_gather"]):
-        yield _keys_and_values("cp", site.shard.cp * kv, "first_chunk", there)
+        yield _keys_and_values("cp", site.shard.cp * kv, "first_chunk", there, gradients=not merged)
+    if merged:
+        yield from ring_operations(site, attention, kv)
     if np.any(there := present["all_to_all"]):
         yield _heads_for_tokens("cp", own + kv, there)
         if site.kernels.reorders_documents and site.shard.document_len < site.shard.seq_len:
@@ -65,11 +69,14 @@ def _keys_and_values(
     size_bytes: Number,
     hidden_by: Literal["attention", "first_chunk"],
     there: Condition,
+    *,
+    gradients: bool = True,
 ) -> Communication:
     here = _in(there)
     return Communication(
         name="key_value", axis=axis, kind="all_gather", size_bytes=size_bytes, forward_count=here,
-        backward_count=2 * here, hidden_by=hidden_by, present=here, modules=("core_attention",),
+        backward_count=(1 + gradients) * here, hidden_by=hidden_by, present=here,
+        modules=("core_attention",),
     )  # fmt: skip
 
 

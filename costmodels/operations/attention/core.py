@@ -7,6 +7,7 @@ from meshplan.costmodels.elementwise import Number, where
 from meshplan.costmodels.model.transformer import Attention
 from meshplan.costmodels.operations.attention.absorbed import core_widths
 from meshplan.costmodels.operations.attention.compressed import compressed_keys
+from meshplan.costmodels.operations.attention.pytorch_ring import kernels_in_turn, merges_outside
 from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.kinds import AttentionCore, Pointwise, ScoreOperators
 
@@ -71,7 +72,8 @@ def core(site: Site, attention: Attention) -> AttentionCore:
         chosen=_is_chosen(attention),
         wide=_is_wide(attention),
         sinks_s=site.kernels.sink_token_s * t if attention.sinks else 0.0,
-        chunk=_chunk(site, whole=bool(window < seq_len or not attention.causal)),
+        chunk=_chunk(site, attention, whole=bool(window < seq_len or not attention.causal)),
+        in_turn=kernels_in_turn(site, attention),
         masked_keys=_masked_keys(site),
         saved_bytes=_kept_bytes(site, attention),
     )
@@ -162,9 +164,9 @@ def _is_chosen(attention: Attention) -> bool:
     return attention.indexer is not None and not attention.indexer.by_head
 
 
-def _chunk(site: Site, *, whole: bool) -> Number:
+def _chunk(site: Site, attention: Attention, *, whole: bool) -> Number:
     """Tokens of a chunk where ranks hold two chunks of a causal sequence each and gather keys."""
-    if whole:
+    if whole or merges_outside(site, attention):
         return 0.0
     cut = (site.shard.cp > 1) & site.meets_keys_by("all_gather")
     return where(cut, site.shard.seq_len / (2.0 * site.shard.cp), 0.0)

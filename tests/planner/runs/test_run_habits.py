@@ -108,6 +108,7 @@ def test_a_note_says_that_nothing_was_compiled() -> None:
         assert (eager.fused_norm, eager.fused_gated, eager.fused_rope) == (False,) * 3
     eager = engine_of({"framework": "torchtitan", "note": "FSDP2 eager"}).kernels
     assert eager.weighs_apart
+    assert eager.context_merge == "operators"
     said = engine_of({"framework": "torchtitan", "note": "no torch.compile"}).kernels
     assert said == eager
     for framework, note in (("torchtitan", "torch.compile"), ("nanotron", "eager")):
