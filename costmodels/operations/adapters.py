@@ -115,12 +115,13 @@ def feeds_frozen_alone(op: Operation, lora: Lora, casts: AdapterCasts = "none") 
     """Whether only frozen products, or the copies that dropout or a cast makes, read its output."""
     if isinstance(op, Communication) and op.name in _FEEDS_HEAD:
         return True
-    fused = isinstance(op, Communication) or (isinstance(op, Pointwise) and op.kernels == 1)
     dropped = lora.dropout > 0 or _copies(casts)
-    elsewhere = dropped or lora.with_key != "all_linear"
-    return fused and (
-        (dropped and op.name in _FEEDS_ATTENTION) or (elsewhere and op.name in _FEEDS_FEED_FORWARD)
-    )
+    feeds = _FEEDS_ATTENTION if dropped else ()
+    if dropped or lora.with_key != "all_linear":
+        feeds = *feeds, *_FEEDS_FEED_FORWARD
+    if op.name not in feeds:
+        return False
+    return isinstance(op, Communication) or (isinstance(op, Pointwise) and op.kernels == 1)
 
 
 def adapter_parameters(operations: Iterable[Operation], lora: Lora) -> Number:
