@@ -153,6 +153,10 @@ class State(Frozen):
     sum_bytes           of a number of such a sum, 0: as `reduce_bytes`
     experts_shard_over_tensor
                         routed experts are sharded over all that hold them, tensor-parallel ones too
+    keeps_experts_whole ZeRO leaves experts alone that are spread over ranks (expert or expert tensor
+                        parallelism): each rank keeps its own whole, with their gradients and
+                        optimizer states, and one sweep of all_reduce after the last backward adds
+                        up the gradients of those that several ranks hold
     copies_each_micro_batch
                         hybrid sharding adds up copies of a shard's gradient after each micro-batch
     reduce_bucket       parameters whose gradients one collective sends; 0: all of them
@@ -218,6 +222,7 @@ class State(Frozen):
     sums_before_reducing: bool = False
     sum_bytes: float = Field(default=0.0, ge=0)
     experts_shard_over_tensor: bool = False
+    keeps_experts_whole: bool = False
     copies_each_micro_batch: bool = False
     reduce_bucket: float = Field(default=0.0, ge=0)
     gather_bucket: float = Field(default=0.0, ge=0)

@@ -382,10 +382,13 @@ class Rank:
 
     @property
     def reduce_overlap(self) -> Number:
-        """Fraction of the gradients' traffic once per step that may run beside a backward."""
+        """Fraction of the gradients' traffic once per step that may run beside a backward: none
+        where it is a sweep over whole experts.
+        """
         overlap, la = self.setting.engine.overlap, self.layout
         hookless = (la.zero_stage == 0) | (la.pipeline_parallel > 1)
-        late = self.traffic.reduces_late | (hookless & overlap.reduces_by_hooks)
+        late = self.traffic.reduces_late | (self.traffic.sharding.whole > 0)
+        late = late | (hookless & overlap.reduces_by_hooks)
         return where(late, 0.0, overlap.data_reduce)
 
     def optimizer_s(self, parameters: RankParameters) -> Number:
