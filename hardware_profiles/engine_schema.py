@@ -153,8 +153,9 @@ class State(Frozen):
     sum_bytes           of a number of such a sum, 0: as `reduce_bytes`
     experts_shard_over_tensor
                         routed experts are sharded over all that hold them, tensor-parallel ones too
-    keeps_experts_whole ZeRO leaves experts alone that are spread over ranks (expert or expert tensor
-                        parallelism): each rank keeps its own whole, with their gradients and
+    keeps_experts_whole
+                        experts that are spread over ranks (expert or expert tensor parallelism) are
+                        left alone by ZeRO: each rank keeps its own whole, with gradients and
                         optimizer states, and one sweep of all_reduce after the last backward adds
                         up the gradients of those that several ranks hold
     copies_each_micro_batch

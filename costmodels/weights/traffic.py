@@ -134,8 +134,7 @@ class WeightTraffic:
     def backward_s(self, parameters: RankParameters, *, again: Number) -> Number:
         """Each micro-batch, beside the backward, which gathers the weights `again` so often."""
         gather = again * self.forward_s(parameters)
-        each = self.state.copies_each_micro_batch
-        copies = self._copies_s(self._within(parameters)) if each else 0.0
+        copies = self._within_s(parameters) if self.state.copies_each_micro_batch else 0.0
         apart = self._apart_s("reduce_scatter", parameters)
         apart = where(self.sharding.zero_stage >= 3, apart, 0.0)
         return gather + where(self._scatters, self._scatter_s(parameters) + copies + apart, 0.0)
@@ -161,11 +160,8 @@ class WeightTraffic:
 
     def once_s(self, parameters: RankParameters) -> Number:
         """The gradients that are left for the end of the step."""
-        copies = self._copies_s(parameters)
-        left = self._copies_s(replace(parameters, dense=0.0))
-        each = self.state.copies_each_micro_batch
-        late = where(self.sharding.whole > 0, left, 0.0) if each else copies
-        return where(self._scatters, late, self._scatter_s(parameters) + copies)
+        whole = self._scatter_s(parameters) + self._copies_s(parameters)
+        return where(self._scatters, self._late_copies_s(parameters), whole)
 
     def refresh_s(self, parameters: RankParameters) -> Number:
         """Gathering what the optimizer updated."""
@@ -275,9 +271,21 @@ class WeightTraffic:
         each, groups = self._sent_bytes, (self.dense.copies, self.expert.copies)
         return self._sum_s("all_reduce", shard, each, groups) + self._buckets_s(shard, groups)
 
-    def _within(self, parameters: RankParameters) -> RankParameters:
-        """Without experts that ZeRO leaves alone."""
-        return replace(parameters, expert=where(self.sharding.whole > 0, 0.0, parameters.expert))
+    def _within_s(self, parameters: RankParameters) -> Number:
+        """Without those of experts that are kept whole."""
+        if not self.state.keeps_experts_whole:
+            return self._copies_s(parameters)
+        experts = where(self.sharding.whole > 0, 0.0, parameters.expert)
+        return self._copies_s(replace(parameters, expert=experts))
+
+    def _late_copies_s(self, parameters: RankParameters) -> Number:
+        """Those that are summed once per step, although gradients are scattered before."""
+        if not self.state.copies_each_micro_batch:
+            return self._copies_s(parameters)
+        if not self.state.keeps_experts_whole:
+            return 0.0
+        experts = where(self.sharding.whole > 0, parameters.expert, 0.0)
+        return self._copies_s(replace(parameters, dense=0.0, expert=experts))
 
     def _buckets_s(self, shard: RankParameters, groups: tuple[Group, Group]) -> Number:
         """What sending the gradients in buckets costs beside their bytes."""
