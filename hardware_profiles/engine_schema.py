@@ -98,7 +98,9 @@ class Legality(Frozen):
     micro_batches_at_least_pp: bool
     interleaved_needs_multiple: bool
     rank_order: tuple[Axis, ...]
-    precisions: tuple[Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"], ...]
+    precisions: tuple[
+        Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4", "mxfp8_experts"], ...
+    ]
     zero_with_split_backward: tuple[int, ...] | None = None
     recompute_with_split_backward: bool = True
     micro_batches_short_of_pp: int = Field(default=0, ge=0)

@@ -204,6 +204,13 @@ class WeightTraffic:
         return (self.sharding.zero_stage == 1) & self.state.zero_1_reduces_late
 
     @property
+    def follows_backward(self) -> Condition:
+        """Whether what is left for the end of the step is one sweep after the last backward: all
+        gradients, or those of whole experts.
+        """
+        return self.reduces_late | (self.sharding.whole > 0)
+
+    @property
     def _sums_buckets(self) -> Condition:
         """Whether ZeRO-1 and 2 send gradients by all_reduce; sums beside 16-bit ones do not."""
         zero = self.sharding.zero_stage
