@@ -93,7 +93,7 @@ def kernels_of(setting: Setting) -> KernelHabits:
     if training.lora:  # no gradients of the weights for anything to stand for
         kernels = kernels.model_copy(update={"keeps_buffers": False})
     of_8bit = kernels.sink_8bit_token_s
-    if training.precision not in ("fp32", "fp16", "bf16") and of_8bit is not None:
+    if training.precision in ("fp8", "mxfp8", "nvfp4") and of_8bit is not None:
         kernels = kernels.model_copy(update={"sink_token_s": of_8bit})
     return kernels
 

@@ -6,7 +6,7 @@ from pydantic import ConfigDict, Field
 
 from meshplan.hardware_profiles.dataclass import dataclass
 
-Precision = Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
+Precision = Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4", "mxfp8_experts"]
 Optimizer = Literal["adamw", "adamw8bit", "muon", "sgd"]
 OptimizerStates = Literal["fp32", "bf16"]
 LoraTargets = Literal["qkv", "attention", "all_linear", "qv", "attention_but_key", "all_but_key"]
@@ -86,7 +86,7 @@ class Training:
     seq_len            tokens of a sequence
     global_batch_size  sequences per optimizer step
     precision          the format of the matmuls' inputs; attention, norms and the head stay 16 bit
-                       under fp8
+                       under fp8; "mxfp8_experts": of those of routed experts alone
     optimizer          what state it keeps is said in `memory`
     optimizer_states   "bf16": AdamW on 16-bit weights themselves, with 16-bit gradients, moments
                        of 16 bits (8 under adamw8bit) and no fp32 copy; "fp32": the copy and

@@ -98,7 +98,9 @@ class Legality(Frozen):
     micro_batches_at_least_pp: bool
     interleaved_needs_multiple: bool
     rank_order: tuple[Axis, ...]
-    precisions: tuple[Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"], ...]
+    precisions: tuple[
+        Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4", "mxfp8_experts"], ...
+    ]
     zero_with_split_backward: tuple[int, ...] | None = None
     recompute_with_split_backward: bool = True
     micro_batches_short_of_pp: int = Field(default=0, ge=0)
@@ -153,6 +155,11 @@ class State(Frozen):
     sum_bytes           of a number of such a sum, 0: as `reduce_bytes`
     experts_shard_over_tensor
                         routed experts are sharded over all that hold them, tensor-parallel ones too
+    keeps_experts_whole
+                        experts that are spread over ranks (expert or expert tensor parallelism) are
+                        left alone by ZeRO: each rank keeps its own whole, with gradients and
+                        optimizer states, and one sweep of all_reduce after the last backward adds
+                        up the gradients of those that several ranks hold
     copies_each_micro_batch
                         hybrid sharding adds up copies of a shard's gradient after each micro-batch
     reduce_bucket       parameters whose gradients one collective sends; 0: all of them
@@ -218,6 +225,7 @@ class State(Frozen):
     sums_before_reducing: bool = False
     sum_bytes: float = Field(default=0.0, ge=0)
     experts_shard_over_tensor: bool = False
+    keeps_experts_whole: bool = False
     copies_each_micro_batch: bool = False
     reduce_bucket: float = Field(default=0.0, ge=0)
     gather_bucket: float = Field(default=0.0, ge=0)

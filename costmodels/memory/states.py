@@ -8,6 +8,7 @@
                  gradients where they have a buffer of their own
     optimizer    (master + moments) P / n from ZeRO-1; on the host with a copy of the gradients if
                  the optimizer runs there
+    experts      as without ZeRO where the engine keeps them whole
     activations  sum over chunks of micro-batches in flight x what their layers save
     transient    logits and their gradient, ZeRO-3's gathered layers, the working set of a layer's
                  backward (what it replays, and gradients where they are counted), buffers that
@@ -65,6 +66,7 @@ class Sharding:
 
     offloaded  fraction of the optimizer's states that is on the host
     sums       1 where bf16 gradients are added up in a buffer of their own (`State`)
+    whole      1 where experts are kept whole on each of their ranks (`State.keeps_experts_whole`)
     """
 
     zero_stage: Number
@@ -73,6 +75,12 @@ class Sharding:
     pipelined: Number
     offloaded: Number = 0.0
     sums: Number = 0.0
+    whole: Number = 0.0
+
+    @property
+    def of_experts(self) -> "Sharding":
+        """The same for experts: no ZeRO at all where they are kept whole."""
+        return replace(self, zero_stage=where(self.whole > 0, 0.0, self.zero_stage))
 
 
 def expert_ranks(state: State, dense_ranks: Number, group: Number, tensor_ranks: Number) -> Number:
@@ -118,7 +126,7 @@ def state_memory(
 ) -> Memory:
     """Weights, gradients and optimizer state of `parameters` on one rank."""
     dense = _states(state, parameters.dense, sharding, sharding.dense_ranks)
-    trained = dense + _states(state, parameters.expert, sharding, sharding.expert_ranks)
+    trained = dense + _states(state, parameters.expert, sharding.of_experts, sharding.expert_ranks)
     whole = sharding.zero_stage < 3
     kept = _frozen_bytes(parameters, sharding, frozen)
     copies = where(whole, state.copies_8bit, 0.0)  # ZeRO-3 casts anew what it gathers
@@ -186,8 +194,9 @@ def gathered_bytes(
     gradients of what is trained.
     """
     whole = state.weight_bytes + (state.whole_gradient_bytes or min(state.gradient_bytes, 4.0))
-    held = whole * (parameters.dense + parameters.expert)
-    held = held + (frozen.dense_bytes(parameters) + frozen.expert_bytes(parameters))
+    experts = whole * parameters.expert + frozen.expert_bytes(parameters)
+    held = whole * parameters.dense + frozen.dense_bytes(parameters)
+    held = held + where(sharding.whole > 0, 0.0, experts)
     return where(sharding.zero_stage >= 3, held, 0.0)
 
 

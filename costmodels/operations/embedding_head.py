@@ -82,7 +82,9 @@ def module_operations(site: Site) -> tuple[Operation, ...]:
     site = _of_modules(site)
     h, t, streams = site.model.hidden, site.shard.tokens, site.model.streams
     rows, k = (t * (1 + streams.count), h) if streams else (t, 2 * h)
-    projection = Matmul(name="mtp_projection", m=rows, n=h / site.shard.tp, k=k)
+    projection = Matmul(
+        name="mtp_projection", m=rows, n=h / site.shard.tp, k=k, in_16_bit=site.experts_alone
+    )
     return site.model.mtp_layers * (
         projection,
         *layer_operations(site, site.model.module_layer),

@@ -46,6 +46,9 @@ class Site:
     itemsize  bytes of one number of an activation or weight: 2, in fp32 training 4
     cp_ranks_per_node, ep_ranks_per_node
               ranks of a group of context parallelism, and of experts, that are on one node
+    experts_alone
+              of products those of routed experts alone have the training's format, where it has 8
+              bits or fewer
     """
 
     model: Model
@@ -54,6 +57,7 @@ class Site:
     itemsize: float = 2.0
     cp_ranks_per_node: Number = 1.0
     ep_ranks_per_node: Number = 1.0
+    experts_alone: bool = False
 
     @property
     def bytes_per_logit(self) -> Number:

@@ -91,6 +91,26 @@ torchtitan's apply_rotary_emb casts to fp32 6, multiplies 8 and casts back 6, ba
 
 def layer_operations(site: Site, kind: Layer) -> tuple[Operation, ...]:
     """The operations of one layer of `kind`, in forward order."""
+    if not kind.in_16_bit and not site.experts_alone:
+        return _listed(site, kind)
+    return tuple(
+        op if not kind.in_16_bit and _of_experts(op) else _in_16_bits(op)
+        for op in _listed(site, kind)
+    )
+
+
+def _in_16_bits(op: Operation) -> Operation:
+    """The same in 16 bits, whatever the training's format."""
+    return replace(op, in_16_bit=True) if isinstance(op, Matmul | Pointwise) else op
+
+
+def _of_experts(op: Operation) -> bool:
+    """Whether it is a product of routed experts, or hands its output to one."""
+    return op.name.startswith("experts") or "moe_act" in op.modules
+
+
+def _listed(site: Site, kind: Layer) -> tuple[Operation, ...]:
+    """The same in the training's format throughout."""
     if kind.traced:
         return tuple(traced_operations(site, kind.traced))
     mixer = _mixer_half(site, kind) if kind.has_mixer else ()
@@ -99,13 +119,7 @@ def layer_operations(site: Site, kind: Layer) -> tuple[Operation, ...]:
     before = predicted(site, around) if around else ()
     after = corrected(site, around) if around else ()
     ngrams = ngram_operations(site, kind.ngrams) if kind.ngrams else ()
-    operations = (*ngrams, *before, *mixer, *feed_forward, *after, *_further(site, kind))
-    if not kind.in_16_bit:
-        return operations
-    return tuple(
-        replace(op, in_16_bit=True) if isinstance(op, Matmul | Pointwise) else op
-        for op in operations
-    )
+    return (*ngrams, *before, *mixer, *feed_forward, *after, *_further(site, kind))
 
 
 def input_bytes(site: Site) -> Number:

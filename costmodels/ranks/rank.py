@@ -98,11 +98,10 @@ class Rank:
     @cached_property
     def site(self) -> Site:
         """Its share of the tokens and the matrices, and the engine's kernels."""
-        setting = self.setting
-        recipe = RECIPES[setting.training.precision]
-        shard = shard_of(self.layout, setting.training)
-        per_node = (self.groups[axis].ranks_per_node for axis in ("cp", "ep"))
-        return Site(setting.model, shard, kernels_of(setting), recipe.itemsize, *per_node)
+        setting, recipe = self.setting, RECIPES[self.setting.training.precision]
+        kernels, shard = kernels_of(setting), shard_of(self.layout, setting.training)
+        cp, ep = (self.groups[axis].ranks_per_node for axis in ("cp", "ep"))
+        return Site(setting.model, shard, kernels, recipe.itemsize, cp, ep, recipe.experts_alone)
 
     @cached_property
     def groups(self) -> dict[str, Group]:
@@ -317,8 +316,9 @@ class Rank:
     def _layer_parameters(self, kind: int) -> RankParameters:
         layer = self.setting.model.kinds[kind]
         whole = layer_parameters_per_rank(self.setting.model, layer, *self._degrees)
-        if self.setting.training.precision in ("fp8", "mxfp8") and not layer.in_16_bit:
-            whole = replace(whole, eight_bit=whole.dense, eight_bit_expert=whole.expert)
+        if RECIPES[self.setting.training.precision].in_8_bits and not layer.in_16_bit:
+            dense = 0.0 if self.site.experts_alone else whole.dense
+            whole = replace(whole, eight_bit=dense, eight_bit_expert=whole.expert)
         if self.setting.engine.state.gather_bucket:
             whole = replace(whole, matrices=matrices(self.operations(kind)))
         return self._beside_adapters(whole, lambda: self.operations(kind))
@@ -385,7 +385,7 @@ class Rank:
         """Fraction of the gradients' traffic once per step that may run beside a backward."""
         overlap, la = self.setting.engine.overlap, self.layout
         hookless = (la.zero_stage == 0) | (la.pipeline_parallel > 1)
-        late = self.traffic.reduces_late | (hookless & overlap.reduces_by_hooks)
+        late = self.traffic.follows_backward | (hookless & overlap.reduces_by_hooks)
         return where(late, 0.0, overlap.data_reduce)
 
     def optimizer_s(self, parameters: RankParameters) -> Number:

@@ -20,6 +20,7 @@ and each of these two groups has its own place: shard groups are neighbours, cop
     buckets     each of them pays the latency of a collective again
     unpacking   ZeRO-3's gathered weights, out of the collective's buffer, if the engine does so
     copies      once per step, or after each micro-batch if the engine does so
+    experts     that the engine keeps whole: s = 1, and their copies are summed once per step
     8 bits      what the update changed of weights that are kept in 8 bits, with one scale a tensor
 
 Source: ZeRO (1910.02054, section 7), PyTorch FSDP (2304.11277, section 3.2.2, hybrid sharding).
@@ -76,10 +77,13 @@ def sharing(
     holders = expert_data_group(layout, gpus_per_node).size
     pipelined = (layout.pipeline_parallel > 1) * 1.0
     sums = _sums(layout.zero_stage * 1.0, pipelined, engine.state) * bf16
+    spread = layout.expert_parallel * layout.expert_tensor_parallel > 1
+    whole = where(spread, 1.0, 0.0) * engine.state.keeps_experts_whole
+    shared = expert_ranks(engine.state, ranks, holders, tensor)
     sharding = Sharding(
         zero_stage=maximum(layout.zero_stage * 1.0, sums), dense_ranks=ranks,
-        expert_ranks=expert_ranks(engine.state, ranks, holders, tensor),
-        pipelined=pipelined, offloaded=layout.optimizer_offload * 1.0, sums=sums,
+        expert_ranks=where(whole > 0, 1.0, shared),
+        pipelined=pipelined, offloaded=layout.optimizer_offload * 1.0, sums=sums, whole=whole,
     )  # fmt: skip
     return sharding, all_ranks
 
@@ -130,7 +134,7 @@ class WeightTraffic:
     def backward_s(self, parameters: RankParameters, *, again: Number) -> Number:
         """Each micro-batch, beside the backward, which gathers the weights `again` so often."""
         gather = again * self.forward_s(parameters)
-        copies = self._copies_s(parameters) if self.state.copies_each_micro_batch else 0.0
+        copies = self._within_s(parameters) if self.state.copies_each_micro_batch else 0.0
         apart = self._apart_s("reduce_scatter", parameters)
         apart = where(self.sharding.zero_stage >= 3, apart, 0.0)
         return gather + where(self._scatters, self._scatter_s(parameters) + copies + apart, 0.0)
@@ -156,9 +160,8 @@ class WeightTraffic:
 
     def once_s(self, parameters: RankParameters) -> Number:
         """The gradients that are left for the end of the step."""
-        copies = self._copies_s(parameters)
-        late = 0.0 if self.state.copies_each_micro_batch else copies
-        return where(self._scatters, late, self._scatter_s(parameters) + copies)
+        whole = self._scatter_s(parameters) + self._copies_s(parameters)
+        return where(self._scatters, self._late_copies_s(parameters), whole)
 
     def refresh_s(self, parameters: RankParameters) -> Number:
         """Gathering what the optimizer updated."""
@@ -199,6 +202,13 @@ class WeightTraffic:
     def reduces_late(self) -> Condition:
         """Whether no gradient is sent before the last backward is done."""
         return (self.sharding.zero_stage == 1) & self.state.zero_1_reduces_late
+
+    @property
+    def follows_backward(self) -> Condition:
+        """Whether what is left for the end of the step is one sweep after the last backward: all
+        gradients, or those of whole experts.
+        """
+        return self.reduces_late | (self.sharding.whole > 0)
 
     @property
     def _sums_buckets(self) -> Condition:
@@ -268,6 +278,22 @@ class WeightTraffic:
         each, groups = self._sent_bytes, (self.dense.copies, self.expert.copies)
         return self._sum_s("all_reduce", shard, each, groups) + self._buckets_s(shard, groups)
 
+    def _within_s(self, parameters: RankParameters) -> Number:
+        """Without those of experts that are kept whole."""
+        if not self.state.keeps_experts_whole:
+            return self._copies_s(parameters)
+        experts = where(self.sharding.whole > 0, 0.0, parameters.expert)
+        return self._copies_s(replace(parameters, expert=experts))
+
+    def _late_copies_s(self, parameters: RankParameters) -> Number:
+        """Those that are summed once per step, although gradients are scattered before."""
+        if not self.state.copies_each_micro_batch:
+            return self._copies_s(parameters)
+        if not self.state.keeps_experts_whole:
+            return 0.0
+        experts = where(self.sharding.whole > 0, parameters.expert, 0.0)
+        return self._copies_s(replace(parameters, dense=0.0, expert=experts))
+
     def _buckets_s(self, shard: RankParameters, groups: tuple[Group, Group]) -> Number:
         """What sending the gradients in buckets costs beside their bytes."""
         if not self.state.reduce_bucket:
@@ -315,7 +341,8 @@ def weight_traffic(
     sharding, dense = sharing(layout, engine, per_node, bf16=training.precision == "bf16")
     hybrid = sharding.dense_ranks < dense.size
     expert = expert_data_group(layout, per_node)
-    held = minimum(expert.size, where(hybrid, sharding.expert_ranks, expert.size))
+    cut = hybrid | (sharding.whole > 0)
+    held = minimum(expert.size, where(cut, sharding.expert_ranks, expert.size))
     zero = sharding.zero_stage
     return WeightTraffic(
         cluster=cluster, state=engine.state, sharding=sharding, frozen=frozen, scale=scale,

@@ -51,6 +51,7 @@ from meshplan.planner.case.trained import TARGET_WORDS
 from meshplan.planner.search.rows.priced_space import Question
 from meshplan.planner.space.engine_rules import (
     check_adapted,
+    check_experts_converted,
     check_images,
     check_packed,
     check_states,
@@ -170,6 +171,7 @@ def _trained(
         training = replace(training, lora=lora)
         check_adapted(training, model, engine)
     training = _with_states(a, training, engine)
+    check_experts_converted(training, model)
     check_images(training, model, engine)
     if a.packed_mean_length is not None:
         mean = parse_length(a.packed_mean_length, "--packed-mean-length")

@@ -28,7 +28,7 @@ Network = Annotated[str | None, cluster_of("With --gpu: 400Gb/s per GPU, or 8x40
 SeqLen = Annotated[str | None, job("Tokens per sequence: 8192, 32k; default 4096.")]
 GlobalBatch = Annotated[int | None, job("Sequences per optimizer step.", min=1)]
 GlobalBatchTokens = Annotated[str | None, job("Or tokens per step: 4M (M is 2**20), 1024x4096.")]
-Precision = Annotated[str, job("bf16, fp16, fp32, fp8, mxfp8, nvfp4.")]
+Precision = Annotated[str, job("bf16, fp16, fp32, fp8, mxfp8, nvfp4; mxfp8_experts: theirs alone.")]
 Optimizer = Annotated[str, job("adamw, adamw8bit, muon, sgd.")]
 PackedMeanLength = Annotated[
     str | None, job("Mean tokens of documents packed in a sequence, each attending to itself.")

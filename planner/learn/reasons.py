@@ -155,7 +155,7 @@ def switches(model: StepModel) -> Iterator[Switch]:
             "no communication overlaps compute", "switch the overlap of communication on",
             _with_engine(model, "overlap", {**NOT_HIDDEN, "tensor": 0.0, "expert": 0.0}),
         )  # fmt: skip
-    if training.precision in ("fp8", "mxfp8", "nvfp4"):
+    if training.precision in ("fp8", "mxfp8", "nvfp4", "mxfp8_experts"):
         yield Switch(
             f"{training.precision} is off: products run in bf16", "check that the recipe is on",
             _with_setting(model, training=replace(training, precision="bf16")),

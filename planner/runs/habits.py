@@ -168,7 +168,8 @@ transformer_engine/pytorch/ops/fused/grouped_mlp.py). With three casts those run
 slow.
 """
 
-TRAINER = {"frees_gradients": True, "step_copies": True}
+NO_GRADIENTS = {"frees_gradients": True}
+TRAINER = NO_GRADIENTS | {"step_copies": True}
 """Hugging Face's Trainer and loops like it: zero_grad sets gradients to None, and torch.optim.AdamW
 makes a list of one more number for each of its moments (torch/optim/adamw.py
 _multi_tensor_adamw, exp_avg_sq_sqrt). FSDP1's own rows, of Composer and fms-fsdp, say no memory.
@@ -258,13 +259,20 @@ def engine_of(row: Row) -> Engine:
     overlap = _overlap_said(row.facts, engine, titan=titan)
     trainer = "transformers" in row.framework.lower() and engine.name in ("llm-foundry", "generic")
     states = dict[str, Any](TRAINER if trainer else XLA if "jax" in row.framework.lower() else {})
+    if _is_trainer(row) and engine.name == "torchtitan":
+        states |= NO_GRADIENTS
     states |= _sums_said(row) | _packing_said(row) | _gathers_said(row)
-    if WHOLE_ADAPTERS in row.facts.fused_kernels.split():
-        states |= {"adapter_unit_s": 0.0}
+    for word in row.facts.fused_kernels.split():
+        states |= STATES.get(word, {})
     return engine_with(engine.name, *(tuple(h.items()) for h in (kernels, overlap, states)))
 
 
-WHOLE_ADAPTERS = "whole_adapters"
+STATES: dict[str, dict[str, Any]] = {
+    "whole_adapters": {"adapter_unit_s": 0.0},
+    "whole_experts": {"keeps_experts_whole": True},
+}
+"""What a word of the same fact says of what is kept and gathered."""
+
 NARROW_SUMS = {"bf16_sums_bytes": 0.0, "gradient_bytes": 2.0, "reduce_bytes": 2.0}
 
 
@@ -273,9 +281,14 @@ def _sums_said(row: Row) -> dict[str, Any]:
     words, framework = row.facts.gradient_add.split(), row.framework.lower()
     narrow = NARROW_SUMS if "16" in words else {}
     accumulates = row.global_batch > (row.micro_batch or 1) * max(row.dp or 1, 1)
-    trainer = "deepspeed" not in framework and any(name in framework for name in TRAINERS)
+    trainer = "deepspeed" not in framework and _is_trainer(row)
     whole = "unsynced" in words or (trainer and "synced" not in words)
     return narrow | ({"sums_before_reducing": True} if accumulates and whole else {})
+
+
+def _is_trainer(row: Row) -> bool:
+    """Whether Hugging Face's Trainer ran it."""
+    return any(name in row.framework.lower() for name in TRAINERS)
 
 
 def _packing_said(row: Row) -> dict[str, Any]:

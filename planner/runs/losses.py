@@ -20,6 +20,12 @@ FP32_LOSS_IN_PLACE = {"fused_cross_entropy": True, "logits_bytes": 8.0}
 kernel behind transformers 4.45 (foundation-model-stack/fms-acceleration@876e2ed plugins/
 accelerated-peft; the logits themselves go with the model's output before the backward).
 """
+FP32_SHIFTED_LOSS = FP32_LOSS_IN_PLACE | {"logits_bytes": 6.0}
+"""The same without that copy: since labels are shifted in place of logits, those in 16 bits and one
+copy in fp32 (huggingface/transformers src/transformers/loss/loss_utils.py, ForCausalLMLoss), in
+whose place Liger's cross entropy writes the gradient (whitecircle/halo@0476f5c0
+agent-docs/optimization/liger-kernels.md: its default, logits are kept).
+"""
 BF16_LOSS = {"fused_cross_entropy": False, "logits_bytes": 6.0}
 """Of 16-bit logits PyTorch's loss has 16-bit log-probabilities and gradients: before it the logits
 and the copy that their rows less the last are; after it the gradients of both its steps
@@ -40,9 +46,10 @@ CPU, allocates 12.0 bytes a logit, 4.0 compiled.
 """
 COMPILED_LOSS = {"fused_cross_entropy": True, "logits_bytes": 4.0, "cut_logits_bytes": 0.0}
 LOSSES: dict[str, dict[str, Any]] = {
-    "te": TE_LOSS, "fp32": FP32_LOSS, "fp32_in_place": FP32_LOSS_IN_PLACE, "bf16": BF16_LOSS,
-    "eager": EAGER_LOSS, "compiled": COMPILED_LOSS, "bf16_held": BF16_HELD_LOSS,
-    "fp32_held": FP32_HELD_LOSS, "gathered": {"gathers_logits": True},
+    "te": TE_LOSS, "fp32": FP32_LOSS, "fp32_in_place": FP32_LOSS_IN_PLACE,
+    "fp32_shifted": FP32_SHIFTED_LOSS, "fp32_held": FP32_HELD_LOSS, "bf16": BF16_LOSS,
+    "bf16_held": BF16_HELD_LOSS, "eager": EAGER_LOSS, "compiled": COMPILED_LOSS,
+    "gathered": {"gathers_logits": True},
 }  # fmt: skip
 
 FIRST_CHUNKED = 2026

@@ -62,14 +62,16 @@ FACTS = {
     " keys and values of every layer, and the step's before too; no_reentrant: checkpoints of"
     " PyTorch's that are not reentrant; fused_step, operator_step: one kernel updates the weights,"
     " or PyTorch's operators one after the other; whole_adapters: no weight of an adapter is a unit"
-    " of FSDP's by itself; sums16: AMD's attention adds up gradients of queries in 16 bits"
+    " of FSDP's by itself; whole_experts: those of expert parallelism are in no unit of FSDP's;"
+    " sums16: AMD's attention adds up gradients of queries in 16 bits"
     " (NVTE_CK_IS_V3_ATOMIC_FP32=0)",
     "fused_loss": "te: Transformer Engine's cross entropy, its gradient in place of the logits;"
     " chunks, whole: torchtitan's loss in equal chunks of tokens or at once; fp32: logits"
     " cast to fp32 before PyTorch's own loss, fp32_in_place: before one whose gradient takes their"
-    " place; bf16: PyTorch's own loss of 16-bit logits; bf16_held, fp32_held: and a variable holds"
-    " the logits until the next ones; gathered: tensor-parallel ranks have the logits of all;"
-    " eager, compiled: torchtitan's, and what became of it apart from the model",
+    " place, fp32_shifted: the same where labels are shifted, not logits; bf16: PyTorch's own loss"
+    " of 16-bit logits; bf16_held, fp32_held: and a variable holds the logits until the next ones;"
+    " gathered: tensor-parallel ranks have the logits of all; eager, compiled: torchtitan's, and"
+    " what became of it apart from the model",
     "gradient_add": "added: a kernel adds a weight's gradient to its buffer, not its product;"
     " unsynced: FSDP's gradients add up whole over a step's micro-batches (no_sync); synced: they"
     " are reduced after each; 16: bf16 gradients add up and are sent in 16 bits, as by DeepSpeed's"

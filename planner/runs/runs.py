@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -229,7 +229,7 @@ def _images(row: Row, model: Model, engine: Engine) -> Images | None:
 
 
 def _training(row: Row, model: Model, engine: Engine) -> Training:
-    known: tuple[Precision, ...] = ("fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4")
+    known: tuple[Precision, ...] = get_args(Precision)
     usual = "fp16" if engine.state.bf16_sums_always else "bf16"  # another optimizer has bf16 there
     precision = row.precision or usual
     if precision not in known:

@@ -293,6 +293,15 @@ def check_precision(training: Training, gpu: Gpu, engine: Engine) -> None:
     check_trained(training.precision, engine)
 
 
+def check_experts_converted(training: Training, model: Model) -> None:
+    """Raise `InvalidLayout` where a format is of routed experts alone and there are none."""
+    if RECIPES[training.precision].experts_alone and not model.is_moe:
+        raise InvalidLayout(
+            f"precision {training.precision}: {model.name} has no routed experts, whose products "
+            "alone it converts; use bf16 or mxfp8"
+        )
+
+
 def check_trained(precision: Precision, engine: Engine) -> None:
     """Raise `InvalidLayout` where `engine` has no training in `precision`."""
     has = engine.legality.precisions

@@ -316,9 +316,13 @@ def narrow_gradients(engine: str) -> bool:
 
 def training_settings(training: Training) -> tuple[dict[str, object], list[CannotSay]]:
     """Precision and optimizer in Megatron's words."""
-    settings = dict(PRECISIONS[training.precision])
+    unsaid = []
+    if training.precision not in PRECISIONS:
+        why = f"Megatron has {', '.join(PRECISIONS)}"
+        unsaid.append(CannotSay("training.precision", training.precision, why))
+    settings = dict(PRECISIONS.get(training.precision, PRECISIONS["bf16"]))
     theirs = {ours: name for name, ours in reversed(OPTIMIZERS.items())}
     if training.optimizer not in theirs:
         why = f"Megatron has {', '.join(OPTIMIZERS)}"
-        return settings, [CannotSay("training.optimizer", training.optimizer, why)]
-    return settings | {"optimizer": theirs[training.optimizer]}, []
+        return settings, [*unsaid, CannotSay("training.optimizer", training.optimizer, why)]
+    return settings | {"optimizer": theirs[training.optimizer]}, unsaid

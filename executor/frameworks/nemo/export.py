@@ -85,7 +85,8 @@ def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
     elif precision in OWN_FIELDS and narrow_gradients(plan.engine):
         flat["mixed_precision"] = _narrow(precision)
     else:
-        flat["mixed_precision"] = next(name for name, ours in MIXED.items() if ours == precision)
+        theirs = {ours: name for name, ours in reversed(MIXED.items())}
+        flat["mixed_precision"] = theirs.get(precision, theirs["bf16"])
     recipe = RECIPES.get(plan.model.name)
     if recipe is None:
         why = "no recipe of this name; replace RECIPE in the command by one that builds it"

@@ -17,6 +17,7 @@ from meshplan.executor.frameworks.torchtitan.names import (
     CONVERTER_CLASSES,
     CONVERTER_SWITCHES,
     HARMLESS_CONVERTERS,
+    joined_format,
     model_named,
 )
 from meshplan.planner.case.reading import Fact
@@ -26,6 +27,7 @@ _FIELD = "model_spec"
 _OF_REGISTRY = ("flavor", "attn_backend", "moe_comm_backend", "converters", "tp_gemm_backend")
 """Its arguments that change no sizes, or are read where they stand: attention is fused by each."""
 _SHOWN = 60
+_FORMAT = "model.precision"
 _MOST = 2_000  # values in which converters are looked for
 _DISPATCH = "moe_comm_backend"
 
@@ -99,7 +101,8 @@ def _converters(places: list[Any], found: dict[str, Fact]) -> Iterator[Fact]:
         places += [value for value, _ in held.fields.values()]
         kind = held.kind.split(".")[-2] if held.name == "Config" and "." in held.kind else ""
         if kind in CONVERTER_CLASSES:
-            found["model.precision"] = Fact(CONVERTER_CLASSES[kind], held.line)
+            known = [found[_FORMAT].value] if _FORMAT in found else []
+            found[_FORMAT] = Fact(joined_format([*known, CONVERTER_CLASSES[kind]]), held.line)
             yield from _converted_in_part(held, kind)
         elif kind.endswith("Converter") and kind not in HARMLESS_CONVERTERS:
             found["model.converters"] = Fact([kind], held.line)

@@ -6,7 +6,7 @@ Source: pytorch/torchtitan v0.2.2 (73a0e697) `torchtitan/config/job_config.py`,
 `distributed/pipelining/schedules.py` (schedule names).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,12 +41,19 @@ CONVERTERS: dict[str, Precision] = {
     "float8": "fp8",
     "quantize.linear.mx": "mxfp8",
     "mx": "mxfp8",
+    "quantize.grouped_mm.mx": "mxfp8_experts",
 }
+EXPERTS_CONVERTED = "quantize.grouped_mm.mx.fqns"
+"""Which modules with experts 0.2 converts: none unless it is said (pytorch/torchtitan
+torchtitan/components/quantization/mx.py, MXGroupedMMConverter)."""
 CONVERTER_CLASSES: dict[str, Precision] = {
     "Float8LinearConverter": "fp8",
     "MXFP8LinearConverter": "mxfp8",
     "NVFP4LinearConverter": "nvfp4",
+    "MXFP8GroupedExpertsConverter": "mxfp8_experts",
 }
+BY_NAME = ("MXFP8LinearConverter", "NVFP4LinearConverter")
+"""Converters that are told which modules to convert."""
 CONVERTED_WHOLE: dict[str, frozenset[str]] = {
     "fqns": frozenset(("layers", "attention", "feed_forward", "shared_experts")),
     "filter_fqns": frozenset(("lm_head", "output", "router.gate")),
@@ -62,6 +69,13 @@ HARMLESS_CONVERTERS = ("BatchInvariantFlexConverter", "ModelConfigConverter")
 BACKENDS: dict[str, Dispatcher] = {"standard": "all_to_all", "deepep": "deepep"}
 """`expert_parallel_comm_backend` of 0.2; later ones have "hybridep" too, after 0.3 as an argument
 of `model_registry`."""
+
+
+def joined_format(formats: Sequence[Precision]) -> Precision:
+    """That of several converters: experts' converter adds theirs to that of linear layers, which
+    all are priced in.
+    """
+    return next((each for each in formats if each != "mxfp8_experts"), formats[0])
 
 
 @dataclass(frozen=True, slots=True)

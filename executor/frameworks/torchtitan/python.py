@@ -10,6 +10,7 @@ from typing import Any
 from meshplan.costmodels.units import counted
 from meshplan.executor.frameworks.export_notes import Answer, nearest_recompute
 from meshplan.executor.frameworks.torchtitan.names import (
+    BY_NAME,
     CONVERTER_CLASSES,
     MODELS,
     Flavor,
@@ -68,7 +69,7 @@ def _model_lines(answer: Answer, flavor: Flavor, *, compiled: bool) -> list[str]
     name = _converter(answer)
     if name is None:
         return [f"    config.model_spec = model_registry({flavor.flavor!r})"]
-    arguments = "" if name == "Float8LinearConverter" else 'fqns=["layers"], '
+    arguments = 'fqns=["layers"], ' if name in BY_NAME else ""
     return [
         "    config.model_spec = model_registry(",
         f"        {flavor.flavor!r},",

@@ -19,10 +19,12 @@ from meshplan.executor.frameworks.torchtitan.names import (
     BACKENDS,
     CONVERTERS,
     COUNTS,
+    EXPERTS_CONVERTED,
     NEAREST,
     SCHEDULE_NAMES,
     SINGLE_STAGE,
     V_SHAPED,
+    joined_format,
     model_named,
 )
 from meshplan.executor.frameworks.torchtitan.own_flavors import own_sizes
@@ -325,9 +327,11 @@ def _recompute(values: Values, *, python: bool) -> Recompute:
 def _precision(values: Values) -> Fact | None:
     converters = values.get("model.converters")
     listed = converters.value if converters and isinstance(converters.value, list) else []
-    for name in listed:
-        if isinstance(name, str) and name in CONVERTERS:
-            return Fact(CONVERTERS[name], converters.line if converters else 1)
+    experts = values.get(EXPERTS_CONVERTED)
+    silent = () if experts and experts.value else ("quantize.grouped_mm.mx",)
+    known = [name for name in listed if isinstance(name, str) and name in CONVERTERS]
+    if formats := [CONVERTERS[name] for name in known if name not in silent]:
+        return Fact(joined_format(formats), converters.line if converters else 1)
     if values.on("float8.enable_float8_linear"):  # before 0.1, which has converters
         return Fact("fp8", values.found["float8.enable_float8_linear"].line)
     stated = values.get("model.precision")

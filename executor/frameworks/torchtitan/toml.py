@@ -5,7 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshplan.executor.frameworks.export_notes import Answer, nearest_recompute
-from meshplan.executor.frameworks.torchtitan.names import CONVERTERS, MODELS, Flavor
+from meshplan.executor.frameworks.torchtitan.names import (
+    CONVERTERS,
+    EXPERTS_CONVERTED,
+    MODELS,
+    Flavor,
+)
 
 
 def write_toml(model: str, answer: Answer, sections: Mapping[str, Mapping[str, Any]]) -> str:
@@ -17,6 +22,8 @@ def write_toml(model: str, answer: Answer, sections: Mapping[str, Mapping[str, A
     )
     if converter:
         named["converters"] = [converter]
+    grouped, _, modules = EXPERTS_CONVERTED.rpartition(".")
+    experts = {grouped: {modules: ["experts"]}} if converter == grouped else {}
     mode = nearest_recompute(answer.layout.stages).mode
     checkpoint = {"mode": mode} | ({"selective_ac_option": "op"} if mode == "selective" else {})
     document = {
@@ -27,6 +34,7 @@ def write_toml(model: str, answer: Answer, sections: Mapping[str, Mapping[str, A
         "parallelism": sections["parallelism"],
         "activation_checkpoint": checkpoint,
         "compile": sections["compile"],
+        **experts,
     }
     return "\n".join(_section(name, entries) for name, entries in document.items())
 

@@ -72,6 +72,21 @@ def test_weights_that_are_trained_in_16_bits(zero_stage: int, each: float):
     assert memory.allocated == pytest.approx(each * 8e9)
 
 
+@pytest.mark.parametrize("zero_stage", [2, 3])
+def test_experts_outside_zero(zero_stage: int):
+    """gpt-oss-20b's 19.1e9 weights of experts on two ranks: 8 bytes each, 71 GiB, where Halo
+    allocates 78.9 in all (whitecircle/halo agent-docs/optimization/throughput-benchmarks.md).
+    """
+    states = kept_state(load_engine("torchtitan").state, BF16_STATES)
+    held = replace(sharding(zero_stage, 8.0), expert_ranks=1.0, whole=1.0)
+    experts = RankParameters(dense=0.0, expert=19.1e9 / 2)
+    memory = state_memory(states, experts, held)
+    parts = memory.weights + memory.optimizer, memory.gradients
+    assert parts == pytest.approx(((2 + 4) * 9.55e9, 2 * 9.55e9))
+    assert memory.allocated / 2**30 == pytest.approx(71.2, abs=0.1)
+    assert gathered_bytes(states, experts, held) == 0
+
+
 @given(
     dense=st.floats(0, 1e11), expert=st.floats(0, 1e11), ranks=st.sampled_from((1, 2, 8, 512)),
     pipelined=st.sampled_from((0.0, 1.0)),

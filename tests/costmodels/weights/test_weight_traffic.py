@@ -7,14 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from links import link
-from sent_weights import BILLION, four_a_node, setting_of, traffic
+from sent_weights import BILLION, four_a_node, setting_of, traffic, trained
 
 from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.memory.states import NONE_FROZEN
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.seconds.interference import BESIDE_EXPERTS
 from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.costmodels.training import Training
+from meshplan.costmodels.weights.traffic import weight_traffic
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.hardware_profiles.tunings import Tuning
@@ -62,6 +64,50 @@ def test_experts_of_hybrid_sharding(cluster: Cluster):
     ).expert
     assert placed(found.shard) == (2.0, 2.0)
     assert placed(found.copies) == (4.0, 1.0)
+
+
+WHOLE = load_engine("torchtitan").model_copy(
+    update={
+        "state": load_engine("torchtitan").state.model_copy(update={"keeps_experts_whole": True})
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("expert_parallel", "shared", "once_s", "updated"),
+    [
+        pytest.param(1, True, 0.0, 1 / 8, id="ep 1: shards of eight ranks, as all else"),
+        pytest.param(
+            2, False, 60e-6 + 2 * 0.75 * 4 / 100, 1.0,
+            id="ep 2: 4 ranks, two a node, sum 4 GB: 6 x 10 us + 2 x 3/4 x 4 / (200/2)",
+        ),
+        pytest.param(8, False, 0.0, 1.0, id="ep 8: each expert is on one rank"),
+    ],
+)  # fmt: skip
+def test_whole_experts_by_hand(
+    cluster: Cluster, expert_parallel: int, shared: bool, once_s: float, updated: float
+):
+    """Experts that FSDP leaves alone: nothing is gathered, and their sums are the step's last."""
+    layout = Layout(
+        data_parallel=8, zero_stage=3, expert_parallel=expert_parallel, stages=even_stages(8, 1)
+    )
+    sent = weight_traffic(layout, cluster, WHOLE, 1.0, NONE_FROZEN, trained("bf16"))
+    experts = RankParameters(dense=0.0, expert=1e9)
+    assert (sent.forward_s(experts) > 0, sent.backward_s(experts, again=1.0) > 0) == (shared,) * 2
+    assert sent.once_s(experts) == pytest.approx(once_s, rel=1e-12)
+    assert sent.updated(experts) == pytest.approx(updated * 1e9)
+    dense = sent.backward_s(BILLION, again=1.0), sent.once_s(BILLION)
+    usual = traffic(cluster, "torchtitan", data_parallel=8, zero_stage=3)
+    assert dense == (usual.backward_s(BILLION, again=1.0), 0.0)
+
+
+def test_sums_of_whole_experts_are_seen(models, cluster: Cluster):
+    """They begin when the last backward is done."""
+    training = Training(seq_len=512, global_batch_size=8)
+    setting = Setting(models["windowed"], training, cluster, WHOLE, Tuning())
+    layout = Layout(data_parallel=8, zero_stage=2, expert_parallel=2, stages=even_stages(8, 1))
+    step = StepModel(setting, layout)
+    assert step.reduce_s(0) == float(step.traffic.once_s(step.rank_parameters[0])) > 0
 
 
 HYBRID = {"data_parallel": 8, "tensor_parallel": 2, "zero_stage": 3, "shard_group": 2}

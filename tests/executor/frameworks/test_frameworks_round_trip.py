@@ -280,3 +280,17 @@ def test_bridge_reads_the_narrow_gradients_that_it_writes(precision: Precision) 
         back = resolve(reading, missing_facts(plan, exported), Settings())
         assert not differences(layout, training, back, exported)
         assert back.engine.name == "megatron-bridge"
+
+
+@pytest.mark.parametrize("name", ["torchtitan", "torchtitan-0.2", "megatron", "bridge"])
+def test_a_format_of_experts_alone(name: str) -> None:
+    """torchtitan converts them by a converter of their own; Megatron says that it does not."""
+    layout = Layout(data_parallel=8, expert_parallel=8, zero_stage=2, stages=(Stage(27),))
+    training = Training(seq_len=2048, global_batch_size=8, precision="mxfp8_experts")
+    plan = plan_of("deepseek-v2-lite", layout, training)
+    exported = exporter_named(name)(plan, 8)
+    says = name.startswith("torchtitan")
+    assert ("training.precision" in {each.name for each in exported.cannot_say}) != says
+    file, text = next(iter(exported.files.items()))
+    back = resolve(read_config(text, file), missing_facts(plan, exported), Settings())
+    assert back.training.precision == ("mxfp8_experts" if says else "bf16")

@@ -34,6 +34,8 @@ def run() -> Trainer.Config:
         parallelism=ParallelismConfig(expert_parallel_degree=8),
     )
 """
+BOTH = ", converters=[%s.Config(), %s.Config()]"
+LINEAR, EXPERTS = "MXFP8LinearConverter", "MXFP8GroupedExpertsConverter"
 NVFP4 = ", converters=[NVFP4LinearConverter.Config(%s)]"
 
 
@@ -47,6 +49,9 @@ NVFP4 = ", converters=[NVFP4LinearConverter.Config(%s)]"
                      id="one that is not modelled"),
         pytest.param(NVFP4 % "model_compile_enabled=True", "nvfp4", id="all linear layers"),
         pytest.param(NVFP4 % 'fqns=["layers"], filter_fqns=["lm_head"]', "nvfp4", id="all"),
+        pytest.param(f", converters=[{EXPERTS}.Config()]", "mxfp8_experts", id="experts alone"),
+        pytest.param(BOTH % (LINEAR, EXPERTS), "mxfp8", id="both"),
+        pytest.param(BOTH % (EXPERTS, LINEAR), "mxfp8", id="in either order"),
         pytest.param(NVFP4 % "fqns=tail(85)", "fqns=tail(85)", id="some layers"),
         pytest.param(NVFP4 % 'filter_fqns=["wo"]', "filter_fqns=['wo']", id="all but some"),
         pytest.param(NVFP4 % "emulate=True", "emulate=True", id="computed in 16 bit"),
@@ -58,6 +63,24 @@ def test_what_torchtitans_model_is_built_with(arguments: str, said: str) -> None
     facts = {fact.value for fact in reading.facts.values() if isinstance(fact.value, str)}
     assert said in facts or any(said in str(fact.value) for fact in reading.unread)
     assert bool(reading.unread) == (said not in facts)
+
+
+@pytest.mark.parametrize(
+    ("converters", "fqns", "precision"),
+    [
+        (["grouped_mm.mx"], '["experts"]', "mxfp8_experts"),
+        (["grouped_mm.mx"], "[]", "bf16"),
+        (["grouped_mm.mx", "linear.mx"], '["experts"]', "mxfp8"),
+        (["grouped_mm.mx", "linear.mx"], "[]", "mxfp8"),
+    ],
+)
+def test_experts_that_0_2_converts(converters: list[str], fqns: str, precision: str) -> None:
+    """Those of the modules that are named: none where none is."""
+    listed = [f"quantize.{each}" for each in converters]
+    said = f"[model]\nconverters = {listed}\n[quantize.grouped_mm.mx]\nfqns = {fqns}\n"
+    reading = read_config(TITAN.format(schedule="1F1B") + said, "config.toml")
+    assert reading.facts["precision"].value == precision
+    assert not reading.unread
 
 
 def test_a_call_without_a_name_builds_no_model() -> None:

@@ -117,6 +117,8 @@ def test_batches(batch: tuple[str, str], sequences: int) -> None:
         ((*TINY, "--schedule", "2f2b"), "it is one of gpipe"),
         ((*TINY, "--precision", "bf17"), "it is one of fp32, bf16"),
         ((*TINY, "--precision", "fp8"), "has no such matrix units"),
+        (("plan", "llama-3.1-8b", "--gpus", "8", "--cluster", "dgx-b200", "--engine", "torchtitan",
+          "--global-batch", "8", "--precision", "mxfp8_experts"), "has no routed experts, whose"),
         ((*TINY, "--engine", "megatrom"), "did you mean megatron"),
         ((*TINY, "--global-batch-tokens", "4M"), "say the batch of one step once"),
         ((*TINY[:-2],), "say the batch of one step once"),

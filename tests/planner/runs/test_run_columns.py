@@ -352,6 +352,8 @@ def test_adapters_are_units_unless_the_row_says_otherwise() -> None:
     units, whole = engine_of(row), engine_of(row | {"fused_kernels": "norm whole_adapters"})
     assert (units.state.adapter_unit_s, whole.state.adapter_unit_s) == (3.3e-4, 0)
     assert engine_of(row | {"framework": "torchtitan"}).state.adapter_unit_s == 0
+    assert not units.state.keeps_experts_whole
+    assert engine_of(row | {"fused_kernels": "whole_experts"}).state.keeps_experts_whole
     shares = [
         engine_of({"framework": name, "compiled": compiled}).kernels.launch_share
         for name in ("torchtitan", "DeepSpeed", "nemo-automodel", "megatron-lm")

@@ -130,6 +130,8 @@ def test_trainers_and_compilers_of_memory() -> None:
     assert (trainer.frees_gradients, trainer.step_copies) == (True, True)
     assert [each.plans_buffers for each in (trainer, xla, other)] == [False, True, False]
     assert not other.frees_gradients
+    fsdp2 = engine_of({"framework": "HF trl (FSDP2)"}).state
+    assert (fsdp2.frees_gradients, fsdp2.step_copies) == (True, False)
     assert [each.whole_gradient_bytes for each in (xla, other)] == [2.0, 0.0]
 
 

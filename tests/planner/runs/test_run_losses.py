@@ -94,3 +94,11 @@ def test_a_variable_that_holds_the_logits(said: str, bytes_: float, gathers: boo
     kernels = engine_of({"framework": "KempnerForge (FSDP2)", "fused_loss": said}).kernels
     assert (kernels.logits_bytes, kernels.gathers_logits) == (bytes_, gathers)
     assert not kernels.fused_cross_entropy
+
+
+def test_a_gradient_in_place_of_logits() -> None:
+    """16 bits of each logit and a copy in fp32; 2 more where its rows less the last are copied."""
+    words = ("fp32_shifted", "fp32_in_place")
+    found = [engine_of({"framework": "FSDP2", "fused_loss": word}).kernels for word in words]
+    assert [kernels.logits_bytes for kernels in found] == [6.0, 8.0]
+    assert all(kernels.fused_cross_entropy for kernels in found)
