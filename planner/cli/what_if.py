@@ -191,8 +191,8 @@ def _break_even(
             found = solve(question, 1, time_limit_s)
         except SearchEnded as error:
             raise BadQuestion(f"--time-limit {time_limit_s:g}: {error}") from None
-        except NoLayoutFits:
-            return BestStep(math.inf)
+        except NoLayoutFits as error:
+            return BestStep(math.inf, gap=0.0 if error.proved else math.inf)
         gap = 0.0 if found.status == "OPTIMAL" else found.gap
         return BestStep(found.solutions[0].step_time_s, gap)
 
