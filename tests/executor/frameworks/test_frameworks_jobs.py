@@ -126,9 +126,11 @@ def test_processes_that_a_launcher_starts_are_the_gpus(start: str, gpus: int | N
 def test_the_processes_of_a_shell_that_a_launcher_starts(
     start: str, program: str, gpus: int | None
 ) -> None:
-    """As many as without the shell: each of them runs its program."""
+    """As many as without the shell: each of them runs its program, and not what comes after it."""
     found = read_config(f"{start} bash -c '{program} {GPT}'\n", "run.sh").facts.get("gpus")
     assert (found and found.value) == gpus
+    after = read_config(f"{start} bash -c 'cd x'\ntorchrun --nproc_per_node 8 {GPT}\n", "run.sh")
+    assert after.facts["gpus"].value == 8
 
 
 @pytest.mark.parametrize(

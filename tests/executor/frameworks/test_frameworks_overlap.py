@@ -106,7 +106,7 @@ FACTORY = (
         ),
         pytest.param(
             "model: Qwen/Qwen2.5-7B\ndataset: [x]\ntuner_type: full\nmax_length: 4096\n"
-            "deepspeed: zero2", ("data_reduce",), id="ms-swift's own",
+            "deepspeed: zero3", ("data_reduce", "weight_gather"), id="ms-swift's own",
         ),
     ],
 )  # fmt: skip
