@@ -126,11 +126,15 @@ def test_processes_that_a_launcher_starts_are_the_gpus(start: str, gpus: int | N
 def test_the_processes_of_a_shell_that_a_launcher_starts(
     start: str, program: str, gpus: int | None
 ) -> None:
-    """As many as without the shell: each of them runs its program, and not what comes after it."""
+    """As many as without the shell: each of them runs its program."""
     found = read_config(f"{start} bash -c '{program} {GPT}'\n", "run.sh").facts.get("gpus")
     assert (found and found.value) == gpus
-    after = read_config(f"{start} bash -c 'cd x'\ntorchrun --nproc_per_node 8 {GPT}\n", "run.sh")
-    assert after.facts["gpus"].value == 8
+
+
+def test_what_a_shell_is_started_with_ends_with_it() -> None:
+    """A program behind it runs in one process again."""
+    script = f"srun -n 4 bash -c 'cd x'\npython {GPT}\n"
+    assert "gpus" not in read_config(script, "run.sh").facts
 
 
 @pytest.mark.parametrize(
