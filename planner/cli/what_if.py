@@ -119,6 +119,8 @@ def _check_together(
     """Refuse options that say nothing together; raises `BadQuestion`."""
     if than is not None and break_even_of is None:
         raise BadQuestion("--than needs --break-even network")
+    if break_even_of is not None and break_even_of in change.factors:
+        raise BadQuestion("--break-even network starts from the plan's: leave out --network")
     if plot is not None and (break_even_of or change != Change()):
         raise BadQuestion(
             "--plot draws what moves the step most: leave out the changes and --break-even"
