@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from meshplan.costmodels.layout import Layout
-from meshplan.costmodels.units import format_bytes, format_probability
+from meshplan.costmodels.units import counted, format_bytes, format_probability
 from meshplan.hardware_profiles.schema import Gpu
 from meshplan.planner.answer.answer import case_at
 from meshplan.planner.answer.fewest_gpus import SIZES_TRIED, FewestGpus, NoFewer
@@ -243,21 +243,27 @@ def _no_divisor_line(question: Question) -> str:
 
 
 def _too_many_line(question: Question) -> str:
-    """The pinned degrees that ask for more GPUs than there are, or for experts where the model has
-    none; "" where neither is.
+    """The pinned axes that ask for more GPUs or sequences than there are, or for experts where the
+    model has none; "" where none does.
     """
-    pins = {axis: pin for axis, pin in question.pins.axes.items() if axis in GPU_AXES}
-    least = {axis: min(low for low, _ in pin.ranges) for axis, pin in pins.items()}
+    pins = question.pins.axes
+    counts = pins.keys() & {*GPU_AXES, *BATCH_AXES}
+    least = {axis: min(low for low, _ in pins[axis].ranges) for axis in counts}
     for axis in EXPERT_AXES:
         if least.get(axis, 1) > 1 and not question.model.is_moe:
             return f"pinned: {axis} {pins[axis].text}, but the model has no routed experts"
-    for axes in (DENSE_AXES, (*EXPERT_AXES, "pipeline_parallel")):
-        own = [axis for axis in axes if axis in pins]
+    gpus, batch = question.gpus, question.training.global_batch_size
+    ways: list[tuple[tuple[str, ...], int, tuple[str, ...]]] = [
+        (DENSE_AXES, gpus, question.cluster.device_nouns),
+        ((*EXPERT_AXES, "pipeline_parallel"), gpus, question.cluster.device_nouns),
+        (BATCH_AXES, batch, ("sequence",)),
+    ]
+    for axes, most, nouns in ways:
+        own = [axis for axis in axes if axis in least]
         needed = math.prod(least[axis] for axis in own)
-        if needed > question.gpus:
+        if needed > most:
             product = " x ".join(f"{axis} {pins[axis].text}" for axis in own)
-            few = f"{question.counted(needed)} or more, but there are {question.gpus:,}"
-            return f"pinned: {product} = {few}"
+            return f"pinned: {product} = {counted(needed, *nouns)} or more, but there are {most:,}"
     return ""
 
 

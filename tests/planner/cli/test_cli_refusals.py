@@ -115,17 +115,29 @@ def test_pins_that_cannot_be_met_are_the_reason(pins: tuple[str, ...], why: str)
     assert f"pinned: {why}" in " ".join(result.stderr.split())
 
 
+NODES = ("--cluster", "dgx-h100", "--gpus")
+PROCESSES = ("--cluster", "local-cpu", "--gpus")
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("mixtral-8x7b", "--cluster", "dgx-h100", "--gpus", "16", "--ep", "8", "--pp", "4"),
-         "expert_parallel 8 x pipeline_parallel 4 = 32 GPUs or more, but there are 16"),
-        (("tiny-llama", "--cluster", "local-cpu", "--gpus", "2", "--tp", "2", "--pp", "2"),
-         "tensor_parallel 2 x pipeline_parallel 2 = 4 processes or more, but there are 2"),
+        (
+            ("mixtral-8x7b", *NODES, "16", "--ep", "8", "--pp", "4"),
+            "expert_parallel 8 x pipeline_parallel 4 = 32 GPUs or more, but there are 16",
+        ),
+        (
+            ("tiny-llama", *PROCESSES, "2", "--tp", "2", "--pp", "2"),
+            "tensor_parallel 2 x pipeline_parallel 2 = 4 processes or more, but there are 2",
+        ),
+        (
+            ("llama-3.1-8b", *NODES, "8", "--dp", "4", "--micro-batch", "8"),
+            "data_parallel 4 x micro_batch_size 8 = 32 sequences or more, but there are 16",
+        ),
     ],
-)  # fmt: skip
-def test_degrees_that_are_pinned_need_more_than_there_is(words: tuple[str, ...], why: str) -> None:
-    """Of experts too, whose ranks are the same ones; a CPU runs processes."""
+)
+def test_what_is_pinned_needs_more_than_there_is(words: tuple[str, ...], why: str) -> None:
+    """Of experts, whose ranks are the same ones; of processes; and of a step of 16 sequences."""
     result = run("plan", *words, "--global-batch", "16")
     assert result.exit_code == 3
     assert f"pinned: {why}" in " ".join(result.stderr.split())
