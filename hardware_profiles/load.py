@@ -242,9 +242,10 @@ def _composed(text: str) -> Cluster:
     gpu, per_node, network = (*text.split(":", 2), "", "")[:3]
     card = NETWORK.fullmatch(network)
     if not (per_node.isdigit() and int(per_node) > 0 and card and float(card[2]) > 0):
+        known = gpu if gpu in (*gpu_names(), *gpu_aliases()) else "h100"
         raise UnknownProfile(
             f"{text} is not a cluster: write GPU:PER_NODE:NETWORK, as in "
-            f"{gpu}:8:400Gb (bits per second and GPU), or {gpu}:8:8x400Gb (of a node)"
+            f"{known}:8:400Gb (bits per second and GPU), or {known}:8:8x400Gb (of a node)"
         )
     share = int(card[1]) / int(per_node) if card[1] else 1.0  # of each GPU in a card
     card_bytes_per_s = float(card[2]) * 1e9 / (8 if card[3] == "b" else 1)

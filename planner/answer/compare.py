@@ -304,9 +304,7 @@ def _misfit(yours: PricedLayout) -> tuple[str, ...]:
 
 
 def _verdict(yours: PricedLayout, ours: PricedLayout, *, searched: bool) -> str:
-    """How much longer the slower side takes, how often layouts so far apart were measured in that
-    order, and the parts that it loses most by.
-    """
+    """How much longer the slower side takes, how sure that is, and the parts it loses most by."""
     old, new = yours.prediction.step_time_s, ours.prediction.step_time_s
     if abs(old / new - 1) < 5e-4:
         return "both take the same time"
@@ -318,9 +316,18 @@ def _verdict(yours: PricedLayout, ours: PricedLayout, *, searched: bool) -> str:
         fits = lacking_bytes(yours.prediction) <= 0
         why = ", as your layout is outside the searched space" if fits else ", but fits"
     ratio = max(old, new) / min(old, new)
-    axes = len(differing_axes(yours.case.layout, ours.case.layout))
-    sure = f" (really slower {in_of_100(faster_probability(ratio, axes))})"
-    return f"{who} takes {ratio:.2f} x as long{sure}{why}; mostly {told}"
+    return f"{who} takes {ratio:.2f} x as long{_how_sure(yours, ours, ratio)}{why}; mostly {told}"
+
+
+def _how_sure(yours: PricedLayout, ours: PricedLayout, ratio: float) -> str:
+    """How often layouts so far apart were measured in that order; of one layout under two settings,
+    or one that does not fit, no pair of measured runs says anything.
+    """
+    one, other = yours.case.layout, ours.case.layout
+    if one == other or any(lacking_bytes(each.prediction) > 0 for each in (yours, ours)):
+        return ""
+    axes = len(differing_axes(one, other))
+    return f" (really slower {in_of_100(faster_probability(ratio, axes))})"
 
 
 def _rows(yours: PricedLayout, ours: PricedLayout, rate: float | None) -> Iterator[Quantity]:

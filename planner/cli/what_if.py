@@ -119,6 +119,8 @@ def _check_together(
     """Refuse options that say nothing together; raises `BadQuestion`."""
     if than is not None and break_even_of is None:
         raise BadQuestion("--than needs --break-even network")
+    if break_even_of is not None and break_even_of in change.factors:
+        raise BadQuestion("--break-even network starts from the plan's: leave out --network")
     if plot is not None and (break_even_of or change != Change()):
         raise BadQuestion(
             "--plot draws what moves the step most: leave out the changes and --break-even"
@@ -191,8 +193,8 @@ def _break_even(
             found = solve(question, 1, time_limit_s)
         except SearchEnded as error:
             raise BadQuestion(f"--time-limit {time_limit_s:g}: {error}") from None
-        except NoLayoutFits:
-            return BestStep(math.inf)
+        except NoLayoutFits as error:
+            return BestStep(math.inf, gap=0.0 if error.proved else math.inf)
         gap = 0.0 if found.status == "OPTIMAL" else found.gap
         return BestStep(found.solutions[0].step_time_s, gap)
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from meshplan.costmodels.layout import Layout
-from meshplan.costmodels.units import format_bytes, format_probability
+from meshplan.costmodels.units import counted, format_bytes, format_probability
 from meshplan.hardware_profiles.schema import Gpu
 from meshplan.planner.answer.answer import case_at
 from meshplan.planner.answer.fewest_gpus import SIZES_TRIED, FewestGpus, NoFewer
@@ -34,14 +34,9 @@ LESS_FREE = "less memory left free"
 """What a deadline may leave out beside `Explanation.ended`."""
 MOST_VALUES = 12
 """Of an axis, that are shown where none of the pinned ones is legal."""
+DENSE_AXES = ("data_parallel", "tensor_parallel", "context_parallel", "pipeline_parallel")
 EXPERT_AXES = ("expert_parallel", "expert_tensor_parallel")
-GPU_AXES = (
-    "data_parallel",
-    "tensor_parallel",
-    "context_parallel",
-    "pipeline_parallel",
-    *EXPERT_AXES,
-)
+GPU_AXES = (*DENSE_AXES, *EXPERT_AXES)
 """The degrees that divide the number of GPUs."""
 BATCH_AXES = ("data_parallel", "micro_batch_size")
 """What divides the sequences of a step."""
@@ -93,7 +88,8 @@ def bound_line(fewest: FewestGpus) -> str:
     """What fills the fullest rank, and what would free most of it."""
     rank, memory = fullest(fewest.prediction)
     alone = len(fewest.prediction.memory) == 1
-    line = f"{'' if alone else f'pipeline rank {rank} is the fullest; '}{largest_part(memory)}"
+    who = "" if alone else f"pipeline rank {rank} is the fullest; "
+    line = f"{who}its largest part is {largest_part(memory)}"
     freed = sorted(fewest.savings, key=lambda saving: -saving[1])[:SHOWN_SAVINGS]
     if freed:
         told = "; ".join(f"{text} {format_bytes(size)}" for text, size in freed)
@@ -102,10 +98,10 @@ def bound_line(fewest: FewestGpus) -> str:
 
 
 def largest_part(memory: StageMemory) -> str:
-    """What fills most of a rank, in words."""
+    """What fills most of a rank, and how much."""
     category = largest_category(memory)
     size = format_bytes(getattr(memory, category))
-    return f"its largest part is {NOUNS.get(category, category)}, {size}"
+    return f"{NOUNS.get(category, category)}, {size}"
 
 
 class Fuller(NamedTuple):
@@ -169,7 +165,8 @@ def _nearest_lines(question: Question, why: Explanation) -> Iterator[str]:
         return
     stages = stage_memory(step_model_of(case_at(question, why.nearest.layout)))
     part = largest_part(max(stages, key=lambda stage: stage.needed))
-    yield f"{miss_line(why.nearest, question.cluster.gpu)}; {part}"
+    fills = f"the largest part of its fullest rank is {part}"
+    yield f"{miss_line(why.nearest, question.cluster.gpu)}; {fills}"
     layout, rules = why.nearest.layout, question.engine.legality
     degrees = layout.pipeline_parallel, layout.virtual_stages
     several = layout.virtual_stages > 1 and rules.uneven_stages == "free"
@@ -246,18 +243,28 @@ def _no_divisor_line(question: Question) -> str:
 
 
 def _too_many_line(question: Question) -> str:
-    """The pinned degrees that ask for more GPUs than there are, or for experts where the model has
-    none; "" where neither is.
+    """The pinned axes that ask for more GPUs or sequences than there are, or for experts where the
+    model has none; "" where none does.
     """
-    pins = {axis: question.pins.axes[axis] for axis in GPU_AXES if axis in question.pins.axes}
-    least = {axis: min(low for low, _ in pin.ranges) for axis, pin in pins.items()}
+    pins = question.pins.axes
+    counts = pins.keys() & {*GPU_AXES, *BATCH_AXES}
+    least = {axis: min(low for low, _ in pins[axis].ranges) for axis in counts}
     for axis in EXPERT_AXES:
-        if least.pop(axis, 1) > 1 and not question.model.is_moe:
+        if least.get(axis, 1) > 1 and not question.model.is_moe:
             return f"pinned: {axis} {pins[axis].text}, but the model has no routed experts"
-    needed = math.prod(least.values())
-    product = " x ".join(f"{axis} {pins[axis].text}" for axis in least)
-    few = f"{product} = {needed:,} GPUs or more, but there are {question.gpus:,}"
-    return f"pinned: {few}" * (needed > question.gpus)
+    gpus, batch = question.gpus, question.training.global_batch_size
+    ways: list[tuple[tuple[str, ...], int, tuple[str, ...]]] = [
+        (DENSE_AXES, gpus, question.cluster.device_nouns),
+        ((*EXPERT_AXES, "pipeline_parallel"), gpus, question.cluster.device_nouns),
+        (BATCH_AXES, batch, ("sequence",)),
+    ]
+    for axes, most, nouns in ways:
+        own = [axis for axis in axes if axis in least]
+        needed = math.prod(least[axis] for axis in own)
+        if needed > most:
+            product = " x ".join(f"{axis} {pins[axis].text}" for axis in own)
+            return f"pinned: {product} = {counted(needed, *nouns)} or more, but there are {most:,}"
+    return ""
 
 
 def _largest_rule(why: Explanation) -> str:

@@ -122,9 +122,11 @@ def _settle_let_go(proof: Simulated, kind: Kind) -> None:
         budget=WORK,
     )  # fmt: skip
     apart.tally.deadline = proof.tally.deadline
-    apart.settle_below(lambda: apart.best_s, lambda row: apart.best_s)
-    proof.tally.deadline = apart.tally.deadline  # Ctrl-C ends what would follow
-    proof.tally.simulated += apart.tally.simulated
-    if kind in apart.best:
-        apart.moves.around(apart.best[kind])
-    proof.best.update(apart.best)
+    try:
+        apart.settle_below(lambda: apart.best_s, lambda row: apart.best_s)
+        if kind in apart.best:
+            apart.moves.around(apart.best[kind])
+    finally:
+        proof.tally.deadline = apart.tally.deadline  # Ctrl-C ends what would follow
+        proof.tally.simulated += apart.tally.simulated
+        proof.best.update(apart.best)

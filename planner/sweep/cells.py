@@ -37,6 +37,7 @@ MOST_CELLS = 5_000
 PRICING = ("costmodels", "hardware_profiles", "planner")
 """The packages whose code and data decide what a plan is."""
 Status = Literal["OPTIMAL", "FEASIBLE", "INFEASIBLE", "UNKNOWN", "REFUSED"]
+NOT_FOUND = "nothing was found that fits"
 WITHOUT_PLAN = {"INFEASIBLE": "nothing fits", "UNKNOWN": "not known", "REFUSED": "refused"}
 
 
@@ -75,7 +76,7 @@ class Answer(Frozen):
     @property
     def verdict(self) -> str:
         """What is said of a cell in place of a plan."""
-        return "nothing was found that fits" if self.may_fit else WITHOUT_PLAN[self.status]
+        return NOT_FOUND if self.may_fit else WITHOUT_PLAN[self.status]
 
     @property
     def final(self) -> bool:

@@ -136,7 +136,7 @@ def record(row: SweepRow) -> dict[str, Any]:
                 "tokens_per_s_per_gpu"),
         "needed_bytes": needed_bytes(prediction.memory) if prediction else None,
         **facts(prediction, "gpu_memory_bytes"),
-        "lacking_bytes": found.lacking_bytes if found else None,
+        **facts(found, "may_fit", "lacking_bytes"),
         **facts(plan and plan.search, "bound_s", "gap"),
         **facts(
             cost, "tokens_per_s", *PER_TRILLION, "goodput", "days", "gpu_hours",

@@ -31,6 +31,11 @@ class Asking:
         return "" if self.plan or self.answer is None else self.answer.reason
 
     @property
+    def verdict(self) -> str:
+        """What is said in place of a plan."""
+        return self.answer.verdict if self.answer else "not planned"
+
+    @property
     def prediction(self) -> Prediction | None:
         """What its plan predicts."""
         return self.plan.prediction if self.plan else None

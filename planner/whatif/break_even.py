@@ -25,7 +25,8 @@ NEAR = 1.01
 
 class BestStep(NamedTuple):
     """The step of the best plan found, infinite where nothing fits, and by what fraction of it a
-    shorter one is still open: 0 where the plan is proved.
+    shorter one is still open: 0 where the plan, or that nothing fits, is proved, infinite where
+    something may fit all the same.
     """
 
     step_time_s: float

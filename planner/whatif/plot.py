@@ -30,7 +30,9 @@ def draw(found: Tornado, path: Path) -> None:
         ends = zip((arm.down, arm.up), moves, rows, (DOWN, UP), strict=True)
         for end, moved, place, colour in ends:
             text = f"{factor_of(end.change, before.asked) - 1:+.0%}"
-            _bar(axes, place, moved, text, colour)
+            if moved is None:
+                text += f": {end.verdict}"
+            _bar(axes, place, moved or 0.0, text, colour)
     axes.set_yticks(range(len(found.arms)), [arm.words for arm in found.arms])
     axes.invert_yaxis()
     axes.axvline(0, color="black", linewidth=0.8)
@@ -51,10 +53,8 @@ def places(row: int, down: float | None, up: float | None) -> tuple[float, float
     return (row - BESIDE, row + BESIDE) if same_side else (row, row)
 
 
-def _bar(axes: Any, row: float, moved: float | None, text: str, colour: str) -> None:
+def _bar(axes: Any, row: float, moved: float, text: str, colour: str) -> None:
     """The bar of one end, slimmer where it shares its row."""
-    if moved is None:
-        text, moved = f"{text}: nothing fits", 0.0
     width = 100 * moved
     axes.barh(row, width, color=colour, height=0.6 if row == int(row) else 2 * BESIDE)
     right = width > 0 or (width == 0 and colour == DOWN)

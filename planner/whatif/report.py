@@ -12,6 +12,7 @@ from meshplan.planner.answer.explain import AS_FAST, needed_bytes
 from meshplan.planner.case.plan_file import Prediction, said
 from meshplan.planner.report.output import listing
 from meshplan.planner.report.tables import bullets, indented
+from meshplan.planner.sweep.cells import NOT_FOUND, WITHOUT_PLAN
 from meshplan.planner.sweep.economics import RunCost, Terms, run_cost
 from meshplan.planner.sweep.outcome import facts
 from meshplan.planner.sweep.report import days_text, short_count
@@ -95,10 +96,8 @@ def _memory(p: Prediction) -> str:
 
 
 def _layout(asking: Asking) -> str:
-    if asking.answer is None:
-        return "not planned"
-    if asking.plan is None:
-        return asking.answer.verdict
+    if asking.plan is None or asking.answer is None:
+        return asking.verdict
     return asking.plan.layout.full_label + " (not proved)" * (not asking.answer.proved)
 
 
@@ -281,13 +280,14 @@ def _point_cells(found: BreakEven, point: Point) -> list[str]:
     return [
         name,
         bandwidth_text(found, point.factor),
-        *(_step(s) for s in (point.step_time_s, point.than_step_time_s)),
+        *(_step(s, point.gap) for s in (point.step_time_s, point.than_step_time_s)),
         "neither is faster" if tied else f"{winner} GPUs are faster",
     ]
 
 
-def _step(seconds: float) -> str:
-    return "nothing fits" if math.isinf(seconds) else format_seconds(seconds)
+def _step(seconds: float, gap: float) -> str:
+    without = NOT_FOUND if math.isinf(gap) else WITHOUT_PLAN["INFEASIBLE"]
+    return without if math.isinf(seconds) else format_seconds(seconds)
 
 
 def bandwidth_text(found: BreakEven, factor: float) -> str:
@@ -314,7 +314,9 @@ def break_even_words(found: BreakEven) -> Iterator[str]:
             "batch or the layouts that these sizes allow decide"
         )
     gap = max(point.gap for point in (found.below, found.now, found.above) if point)
-    if gap > 0:
+    if math.isinf(gap):
+        yield f"{NOT_FOUND}: it is not proved that nothing does"
+    elif gap > 0:
         yield f"not all of these steps are proved: steps up to {gap:.1%} shorter may exist"
     share = found.than / found.gpus
     yield (

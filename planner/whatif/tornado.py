@@ -30,7 +30,7 @@ class Arm:
     up: Asking
 
     def moved(self, tokens: int, before_s: float) -> tuple[float | None, float | None]:
-        """By which fraction each end changes the seconds; None where nothing fits."""
+        """By which fraction each end changes the seconds; None where it has no plan."""
         ends = (each.same_tokens_s(tokens) for each in (self.down, self.up))
         low, high = (None if s is None else s / before_s - 1 for s in ends)
         return low, high

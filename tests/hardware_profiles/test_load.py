@@ -66,7 +66,10 @@ def test_aliases_are_the_profile_they_name() -> None:
         pytest.param("zzz", "known: alps-gh200, aws-g5, aws-g6", id="nothing close: all of them"),
         pytest.param("local-cpu:none", "must be a positive number", id="processes not a number"),
         pytest.param("local-cpu:0", "must be a positive number", id="no process"),
-        pytest.param("h100-sxm:8", "write GPU:PER_NODE:NETWORK", id="no network"),
+        pytest.param(
+            "h100-sxm:8", "write GPU:PER_NODE:NETWORK, as in h100-sxm:8:", id="no network"
+        ),
+        pytest.param("dgx-h100:8", "as in h100:8:400Gb ", id="a cluster is no GPU of an example"),
         pytest.param("no/such.toml", "No such file", id="no file"),
         pytest.param("no_such.yaml", "No such file", id="no file of another format"),
     ],

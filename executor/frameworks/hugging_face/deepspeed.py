@@ -240,6 +240,7 @@ def reading_of(values: Values, path: str) -> Reading:
     notes = _read_offload(values, facts)
     notes += bf16_without_zero(facts)
     weights = weights_on_the_host(values, "zero_optimization.offload_param.device")
+    exposed = _exposed(values, facts["zero_stage"].value == 3)
     unsaid = RECOMPUTE_IN_CODE
     if values.has("activation_checkpointing"):
         unsaid += ", whose checkpoints the section activation_checkpointing tunes"
@@ -252,7 +253,7 @@ def reading_of(values: Values, path: str) -> Reading:
         facts=facts,
         recompute_unsaid=unsaid,
         ignored=values.ignored(),
-        exposed=_exposed(values, facts["zero_stage"].value == 3),
+        exposed=exposed,
         notes=(
             *(*notes, *noted),
             *values.suspects(("train_batch_size", "train_micro_batch_size_per_gpu")),

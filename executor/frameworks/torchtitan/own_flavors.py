@@ -88,8 +88,9 @@ def _of_function(function: ast.FunctionDef) -> dict[str, float]:
         if isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name):
             stated[line.targets[0].id] = _size(line.value)
     found: dict[str, set[float]] = {}
-    for outer in (each.value for each in function.body if isinstance(each, ast.Return)):
-        for call in (each for each in ast.walk(outer or function) if isinstance(each, ast.Call)):
+    returned = (each.value for each in function.body if isinstance(each, ast.Return))
+    for outer in filter(None, returned):
+        for call in (each for each in ast.walk(outer) if isinstance(each, ast.Call)):
             for given in call.keywords:
                 if given.arg in _BUILT and (call is outer or given.arg not in _OUTER):
                     name = given.value.id if isinstance(given.value, ast.Name) else ""

@@ -90,6 +90,13 @@ def test_of_an_absolute_path_the_file_that_ends_so_is_followed(tmp_path: Path, n
     assert any(note.endswith(f"read too, as {tmp_path}/conf/args.sh") for note in found.notes)
 
 
+def test_a_relative_path_is_of_the_folders_that_it_names(tmp_path: Path) -> None:
+    """`other/conf/args.sh` is no file of `conf`, which lies beside the script."""
+    script = f"source other/conf/args.sh\ntorchrun pretrain_gpt.py {ARGUMENTS[6:-2]}\n"
+    (found,) = cases(tmp_path, script, **{"conf/args.sh": ARGUMENTS})
+    assert any("what it sets is not read" in note for note in found.notes)
+
+
 def test_looking_for_files_counts_as_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each path is looked for in several folders by several ends: 40 times 10,000 steps are."""
     monkeypatch.setattr("meshplan.executor.frameworks.shell.work.MAX_WORK", 400_000)

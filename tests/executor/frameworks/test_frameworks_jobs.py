@@ -131,6 +131,12 @@ def test_the_processes_of_a_shell_that_a_launcher_starts(
     assert (found and found.value) == gpus
 
 
+def test_what_a_shell_is_started_with_ends_with_it() -> None:
+    """A program behind it runs in one process again."""
+    script = f"srun -n 4 bash -c 'cd x'\npython {GPT}\n"
+    assert "gpus" not in read_config(script, "run.sh").facts
+
+
 @pytest.mark.parametrize(
     ("devices", "nodes", "gpus"),
     [("[0, 1]", 2, 4), ("[0]", 1, 1), ("8", 2, 16), ("-1", 2, None)],

@@ -69,6 +69,7 @@ def test_what_is_trained_and_how(name: str, engine: str, stage: int, states: str
                 "zero_stage": stage, "optimizer": "adamw"}  # fmt: skip
     assert {key: facts[key] for key in expected} == expected
     assert facts.get("optimizer_states") == states
+    assert reading.exposed == ("data_reduce",) * (stage == 1)  # streams of their own, in stage 3
     assert reading.recompute.mode == "full"
 
 

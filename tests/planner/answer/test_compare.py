@@ -102,15 +102,17 @@ def test_parts_add_up_on_both_sides() -> None:
 
 def test_how_sure_the_order_of_both_is() -> None:
     """As of a runner-up: in how many cases of 100 pairs of measured runs kept the order that is
-    predicted of two layouts so far apart. These differ in dp and tp.
+    predicted of two layouts so far apart. Of the axes that are chosen these differ in tp alone.
     """
-    found = compare(yours(YOURS % 32), OURS)
+    layout = Layout(data_parallel=4, tensor_parallel=2, zero_stage=1,
+                    stages=even_stages(32, 1, "full"))  # fmt: skip
+    found = compare(yours(YOURS % 32), case_at(ASKED.question, layout))
     step = next(row for row in found.rows if row.name == "step")
     assert isinstance(step.yours, float)
     assert isinstance(step.ours, float)
-    ratio = step.ours / step.yours
-    said = f"{ratio:.2f} x as long (really slower {in_of_100(faster_probability(ratio, 2))}),"
-    assert found.verdict.startswith(f"ours takes {said}")
+    ratio = max(step.ours / step.yours, step.yours / step.ours)
+    sure = in_of_100(faster_probability(ratio, 1))
+    assert f" takes {ratio:.2f} x as long (really slower {sure})" in found.verdict
     assert in_of_100(0.57) == "in 57 of 100, a tie"
     assert in_of_100(0.996) == "in more than 99 of 100"
 
@@ -223,12 +225,29 @@ def test_absent_facts_are_named() -> None:
 
 
 def test_what_does_not_fit_is_said() -> None:
-    """A config of 64 sequences per micro-batch lacks memory, and its step is called a wish."""
+    """A config of 64 sequences per micro-batch lacks memory, and its step is called a wish, of
+    which no measured runs say how sure it is.
+    """
     text = YOURS.replace("recompute_layer: true", "recompute_layer: false")
     text = text.replace("dp: 2, tp: 4", "dp: 1, tp: 8")
     text = text.replace("micro_batch_size: 1", "micro_batch_size: 64") % 1
-    notes = compare(yours(text), OURS).notes
-    assert any(note.startswith("your config is predicted not to fit") for note in notes)
+    found = compare(yours(text), OURS)
+    assert any(note.startswith("your config is predicted not to fit") for note in found.notes)
+    assert " x as long" in found.verdict
+    assert "of 100" not in found.verdict
+
+
+def test_of_one_layout_under_two_settings_no_chance_is_said() -> None:
+    """What a switch of the engine costs is not what pairs of layouts were measured for."""
+    question = replace(ASKED.question, engine=load_engine("megatron"))
+    script = SCRIPT.format("--recompute-granularity full --recompute-method uniform "
+                           "--recompute-num-layers 1")  # fmt: skip
+    found = yours_of(question, "dgx-h100", read_config(script, "a.sh"))
+    compared = compare(found, case_at(question, found.case.layout))
+    assert compared.notes == ()
+    verdict = compared.verdict
+    assert verdict.startswith("yours takes 1.")
+    assert "of 100" not in verdict
 
 
 CONFIGS = Path(__file__).parents[2] / "data/framework_configs"

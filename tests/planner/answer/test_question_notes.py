@@ -98,6 +98,12 @@ def test_nodes_and_network_are_said_where_nobody_named_them(
     assert said is None or any(said in note for note in notes)
 
 
+def test_one_gpu_has_no_network_to_assume() -> None:
+    """Nothing is said of nodes where one GPU is asked for by its name."""
+    notes = ask(Arguments(model="qwen2.5-0.5b", gpus=1, global_batch=8, gpu="rtx-4090")).notes
+    assert not any("network" in note for note in notes)
+
+
 @pytest.mark.parametrize(
     ("gpus", "said"),
     [

@@ -129,7 +129,7 @@ def test_a_path_is_not_folded_where_the_rest_has_room(tmp_path: Path) -> None:
     given = Settings(model="llama-3.1-8b", seq_len=8192, gpus=8, cluster="dgx-h100")
     text = '{"zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": 1}'
     finding = check_text(tmp_path / "ds.json", text, given)
-    for name, whole in (("megatron/train.sh", True), ("a" * 60, False)):
+    for name, whole in (("megatron/train.sh", True), ("b" * 30, False), ("a" * 60, False)):
         lines = as_table([replace(finding, path=name)], width=80).splitlines()
         assert any(line.startswith(f"{name} ") for line in lines) == whole
 

@@ -26,7 +26,7 @@ def test_nothing_fits() -> None:
     assert result.stdout == ""
     assert "more than the 72.4 GiB of each GPU that a plan may fill" in result.stderr
     states = f"{405.85e9 / 8 * 12 / 2**30:.1f} GiB"  # fp32 weights and two moments, over tp8
-    assert f"its largest part is optimizer states, {states}" in result.stderr
+    assert f"the largest part of its fullest rank is optimizer states, {states}" in result.stderr
     assert "the next larger size in whole nodes on which one fits:" in result.stderr
 
 
@@ -111,6 +111,34 @@ def test_pins_that_cannot_be_met_are_the_reason(pins: tuple[str, ...], why: str)
     """Twelve GPUs are 1, 2, 3, 4, 6 or 12 replicas of 7 sequences, a prime; the model is dense."""
     result = run("plan", "llama-3.1-70b", "--gpus", "12", "--cluster", "dgx-h100",
                  "--global-batch", "7", *pins)  # fmt: skip
+    assert result.exit_code == 3
+    assert f"pinned: {why}" in " ".join(result.stderr.split())
+
+
+NODES = ("--cluster", "dgx-h100", "--gpus")
+PROCESSES = ("--cluster", "local-cpu", "--gpus")
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (
+            ("mixtral-8x7b", *NODES, "16", "--ep", "8", "--pp", "4"),
+            "expert_parallel 8 x pipeline_parallel 4 = 32 GPUs or more, but there are 16",
+        ),
+        (
+            ("tiny-llama", *PROCESSES, "2", "--tp", "2", "--pp", "2"),
+            "tensor_parallel 2 x pipeline_parallel 2 = 4 processes or more, but there are 2",
+        ),
+        (
+            ("llama-3.1-8b", *NODES, "8", "--dp", "4", "--micro-batch", "8"),
+            "data_parallel 4 x micro_batch_size 8 = 32 sequences or more, but there are 16",
+        ),
+    ],
+)
+def test_what_is_pinned_needs_more_than_there_is(words: tuple[str, ...], why: str) -> None:
+    """Of experts, whose ranks are the same ones; of processes; and of a step of 16 sequences."""
+    result = run("plan", *words, "--global-batch", "16")
     assert result.exit_code == 3
     assert f"pinned: {why}" in " ".join(result.stderr.split())
 

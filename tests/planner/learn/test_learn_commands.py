@@ -3,6 +3,8 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from typer.testing import CliRunner
 from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.hardware_profiles.errors.asked import asked_of
 from meshplan.hardware_profiles.errors.intervals import Interval
+from meshplan.hardware_profiles.learned import Learned
 from meshplan.planner.case.learned_file import LEARNT_RANGE, learned_interval, read_learned
 from meshplan.planner.case.plan_file import Plan, write_plan
 from meshplan.planner.case.settings import Settings
@@ -23,6 +26,7 @@ from meshplan.planner.cli.main import app
 from meshplan.planner.learn import teach
 from meshplan.planner.learn.cases import LogSource, measured_run
 from meshplan.planner.learn.learn import learn
+from meshplan.planner.learn.report import _outside
 
 
 def _megatron(path: Path, seconds: float) -> Path:
@@ -81,6 +85,20 @@ def test_a_run_outside_the_range_that_it_taught_is_named(logs: list[str]) -> Non
     said = " ".join(out.split())
     assert (code, "outside it, though learnt from: " in said) == (0, True)
     assert "measured at -" in said.partition("outside it, though learnt from:")[2]
+
+
+def test_what_lies_outside_the_range_by_hand() -> None:
+    """Of a range of 1.2 either way: 30 % longer and half as long do, 10 % longer does not, and what
+    is not believed taught nothing.
+    """
+    runs = [
+        SimpleNamespace(log=log, measured_s=ratio, after_s=1.0, believed=log != "d")
+        for log, ratio in (("a", 1.3), ("b", 1.1), ("c", 0.5), ("d", 3.0))
+    ]
+    said = list(_outside(cast(Learned, SimpleNamespace(runs=runs, factor=1.2))))
+    assert said == [
+        "a, measured at +30% of its prediction", "c, measured at -50% of its prediction",
+    ]  # fmt: skip
 
 
 def test_the_interval_of_what_no_run_covers_is_no_narrower(logs: list[str]) -> None:

@@ -1,5 +1,6 @@
 """The nearest measured runs: in order of the stated distance, and none nearer is left out."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -62,6 +63,17 @@ def test_no_nearer_run_is_left_out() -> None:
             best[key] = min(best.get(key, 1e9), distance_of(asked, run))
         nearest = [round(each.distance, 3) for each in nearest_runs(asked)]
         assert nearest == [round(d, 3) for d in sorted(best.values())[: evidence.SHOWN]]
+
+
+def test_no_bound_of_a_row_exceeds_its_distance() -> None:
+    """What the cells say of a run is at most how far it is."""
+    rows = evidence._rows()
+    for asked in (LLAMA, QWEN):
+        bounds = evidence._bounds(asked, rows)
+        for index in range(0, len(rows.texts), 7):
+            with suppress(SkippedRow):
+                run = run_of(rows.whole(index))
+                assert bounds[index] <= distance_of(asked, run), rows.alike(index)
 
 
 def test_distance_of_what_differs() -> None:

@@ -298,3 +298,18 @@ def test_rows_that_lack_memory_are_asked_once(monkeypatch: pytest.MonkeyPatch) -
     assert memory.nearest_miss() is not None
     ways = min(asked.values())
     assert sum(times > ways for times in asked.values()) < len(asked) / 10
+
+
+def test_what_did_not_fit_in_less_is_told_as_if_never_asked() -> None:
+    """What a row lacks with one number of chunks per rank, or one way to run them, says nothing of
+    another: more memory, asked for behind less, holds what it holds when asked for alone.
+    """
+    asked = ask(
+        Arguments(model="llama-3.1-70b", gpus=8, cluster="dgx-h100", engine="megatron",
+                  global_batch=64, pins={"pipeline_parallel": "4", "virtual_stages": "2,20"})
+    )  # fmt: skip
+    memory = LeastMemory(asked.question, closed_form)
+    capacities = [round(times * memory.capacity_kib) for times in (2.2, 2.25, 2.32, 2.4)]
+    behind = [memory.fit(capacity) is not None for capacity in capacities]
+    alone = [LeastMemory(asked.question, closed_form).fit(each) is not None for each in capacities]
+    assert behind == alone == [False, False, True, True]

@@ -114,7 +114,8 @@ def test_what_runners_up_find_changes_no_bound_of_every_cut(
 
     def faster(proof: Simulated, k: int, deadline: float | None) -> None:
         proved_s.append(proof.best_s)
-        proof.best = {kind: x._replace(step_s=x.step_s / 2) for kind, x in proof.best.items()}
+        for kind, found in list(proof.best.items()):
+            proof.best[kind] = found._replace(step_s=found.step_s / 2)
 
     def bound_s(bounds: FreeCutBounds) -> float:
         limits_s.append(bounds.limit_s)

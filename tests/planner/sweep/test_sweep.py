@@ -17,6 +17,7 @@ import meshplan.planner.report.picture
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.search.result import NoLayoutFits
 from meshplan.planner.sweep import cells
+from meshplan.planner.sweep.outcome import SweepRow, record
 
 
 @pytest.fixture
@@ -142,6 +143,13 @@ def test_a_cell_without_a_plan_says_whether_nothing_fits() -> None:
     assert found.verdict == "nothing was found that fits"
     proved = cells._refused(asked, NoLayoutFits("no layout"), None)
     assert (proved.verdict, proved.proved) == ("nothing fits", True)
+    series = cells.Series(
+        model="llama-3.1-70b", cluster="dgx-h100", engine="megatron", seq_len=4096,
+        global_batch_size=8,
+    )  # fmt: skip
+    answers = (found, proved, None)
+    rows = [SweepRow(line=0, series=series, gpus=1, answer=each) for each in answers]
+    assert [record(row)["may_fit"] for row in rows] == [True, False, None]
 
 
 def test_nothing_fits_anywhere() -> None:

@@ -20,15 +20,17 @@ from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.question import Arguments, BadQuestion, ask
 from meshplan.planner.case.plan_file import read_plan
 from meshplan.planner.case.seal import EDITED
+from meshplan.planner.cli import what_if
+from meshplan.planner.search.result import NoLayoutFits
 from meshplan.planner.search.rows.priced_space import Question
 from meshplan.planner.sweep.cells import Answer
 from meshplan.planner.whatif.asking import Asking
 from meshplan.planner.whatif.break_even import NEAR, BestStep, break_even
 from meshplan.planner.whatif.changes import Change, changed, parse_factor, question_of
 from meshplan.planner.whatif.figures import FIGURES
-from meshplan.planner.whatif.plot import places
+from meshplan.planner.whatif.plot import draw, places
 from meshplan.planner.whatif.report import break_even_words, other_layout
-from meshplan.planner.whatif.tornado import Arm, around
+from meshplan.planner.whatif.tornado import Arm, Tornado, around
 
 CLUSTER = load_cluster("dgx-h100")
 JOB = ("tiny-llama", "--gpus", "16", "--cluster", "dgx-h100", "--global-batch", "64")
@@ -183,6 +185,23 @@ def test_bars_to_the_same_side_stand_below_each_other() -> None:
     assert places(4, 0.03, None) == (4, 4)
 
 
+def test_an_end_without_a_plan_says_no_more_than_is_known(plan_file: Path, tmp_path: Path) -> None:
+    """On the picture too: that nothing was found is not that nothing fits."""
+    plan, picture = read_plan(plan_file), tmp_path / "t.svg"
+    before = Asking(change=Change(), asked=question_of(plan),
+                    answer=Answer(status="OPTIMAL", plan=plan))  # fmt: skip
+    down, up = (
+        replace(before, change=Change(factors={"memory": factor}),
+                answer=Answer(status="INFEASIBLE", may_fit=factor > 1))
+        for factor in (0.8, 1.2)
+    )  # fmt: skip
+    arm = Arm(name="memory", words="memory", down=down, up=up)
+    draw(Tornado(by=0.2, before=before, arms=(arm,), unseen=()), picture)
+    words = picture.read_text(encoding="utf-8").replace("\u2212", "-")
+    assert "-20%: nothing fits" in words
+    assert "+20%: nothing was found that fits" in words
+
+
 def test_tornado_is_ordered_and_signed(plan_file: Path, tmp_path: Path) -> None:
     """The longest arm first; a better figure never makes the proved step longer, a worse one never
     shorter, for the bound space is the same; what one cannot see is not moved.
@@ -307,6 +326,23 @@ def test_break_even_that_no_network_reaches() -> None:
     assert found.above is None
 
 
+def test_a_size_of_which_nothing_was_found_is_not_proved_too_small(
+    plan_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table and the words beside it say so; the document has no gap to state."""
+
+    def none_found(question: Question, *_: Any) -> Any:
+        if question.gpus == 8:
+            raise NoLayoutFits("no layout was found that fits", proved=False)
+        return solve(question, 1)
+
+    monkeypatch.setattr(what_if, "solve", none_found)
+    result = run("what-if", str(plan_file), "--break-even", "network")
+    assert "nothing was found that fits: it is not proved that nothing does" in result.stdout
+    assert "nothing fits" not in result.stdout
+    assert document(str(plan_file), "--break-even", "network")["now"]["gap"] is None
+
+
 @pytest.mark.parametrize("network", ["8Gb/s", "25Gb/s"])
 def test_break_even_end_to_end(tmp_path: Path, network: str) -> None:
     """Two nodes of 4 RTX 4090 need 4.18 GB/s to beat one, whatever network they are planned with:
@@ -357,6 +393,7 @@ def test_a_file_that_was_edited_is_said_to_be(tmp_path: Path, given: tuple[str, 
         (("--matmul", "9x"), "beyond the peak"),
         (("--plot", "t.svg", "--hbm", "2x"), "leave out the changes"),
         (("--than", "8"), "--than needs --break-even"),
+        (("--network", "2x", "--break-even", "network"), "leave out --network"),
         (("--break-even", "network", "--than", "16"), "not below the 16"),
         (("--price-per-gpu-hour", "2"), "needs --tokens"),
         (("--by", "95%"), "not between"),
