@@ -1,13 +1,16 @@
 """Runners-up further from the best than the proof looked: what it had let go of their kinds."""
 
+import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.search import best_simulated, far_kinds
+from meshplan.planner.search.found import kind_of
 
 FAR_APART = Arguments(
     model="qwen2.5-0.5b", gpus=3, cluster="dgx-h100", engine="megatron-bridge", global_batch=9
@@ -26,6 +29,35 @@ def test_rows_that_the_proof_let_go_are_looked_at_where_their_kind_is_shown() ->
     alone = solve(ask(replace(FAR_APART, pins=pins)).question, 1)
     assert alone.status == "OPTIMAL"
     assert shown.step_time_s == alone.solutions[0].step_time_s
+
+
+def test_just_what_was_let_go_of_its_kind_is_settled_below_its_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rows that the proof has kept are settled by itself, and those of other kinds are not shown.
+    The proof's deadline holds here too.
+    """
+    looked_at = list[tuple[set[int], float, float | None]]()
+
+    class Noted(far_kinds.Simulated):
+        def settle_below(self, *_: Any, **__: Any) -> list[Any]:
+            rows = np.flatnonzero(cast(far_kinds._Some, self.source).asked)
+            looked_at.append((set(rows.tolist()), self.limit_s, self.tally.deadline))
+            return []
+
+    def settle(proof: far_kinds.Simulated, k: int) -> None:
+        proof.tally.deadline = math.inf
+        far_kinds.settle_far_kinds(proof, k)
+        for rows, limit_s, deadline in looked_at:
+            kinds = {kind_of(proof.layouts, row) for row in rows}
+            assert [proof.best[kind].step_s for kind in kinds] == [limit_s]
+            assert not rows & set(proof.kept.tolist())
+            assert deadline == math.inf
+
+    monkeypatch.setattr(far_kinds, "Simulated", Noted)
+    monkeypatch.setattr(best_simulated, "settle_far_kinds", settle)
+    solve(ask(FAR_APART).question, 3)
+    assert looked_at
 
 
 def test_ctrl_c_among_rows_that_were_let_go_ends_the_search(
@@ -48,3 +80,10 @@ def test_ctrl_c_among_rows_that_were_let_go_ends_the_search(
     monkeypatch.setattr(best_simulated, "settle_far_kinds", settle)
     assert solve(ask(FAR_APART).question, 3).status == "OPTIMAL"
     assert late == [True]
+
+
+def test_nothing_that_was_let_go_is_priced_once_it_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it may be after what the proof has kept of the kind."""
+    monkeypatch.setattr(far_kinds, "settle_kind", lambda proof, kind: proof.tally.end())
+    monkeypatch.delattr(far_kinds, "Simulated")
+    assert solve(ask(FAR_APART).question, 3).status == "OPTIMAL"
