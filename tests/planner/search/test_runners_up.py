@@ -74,7 +74,7 @@ def test_a_runner_up_is_the_best_of_its_kind(asked: Question) -> None:
 
 
 FAR = [
-    pytest.param("mixtral-8x7b", "perlmutter", "deepspeed", 4096, 16384, 1024, id="three of all"),
+    pytest.param("llama-3.1-8b", "perlmutter", "deepspeed", 1024, 16384, 256, id="three of all"),
     pytest.param(
         "gemma-3-12b", "perlmutter", "automodel-fp32-loss", 384, 131072, 256, id="cut off the list"
     ),
@@ -85,7 +85,7 @@ FAR = [
 def test_a_runner_up_far_from_the_best_is_the_best_of_its_kind_too(
     model: str, cluster: str, engine: str, gpus: int, seq_len: int, batch: int
 ) -> None:
-    """A pin of its degrees finds none that is 0.2 % faster: 1.9 and 3.3 % where the first plan of
+    """A pin of its degrees finds none that is 0.2 % faster: 2.5 and 3.3 % where the first plan of
     the closed form is all that is looked at.
     """
     asked = ask(Arguments(
