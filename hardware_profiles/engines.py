@@ -61,7 +61,7 @@ def load_engine(name: str) -> Engine:
     if name in _own_names():
         return _own_engine(name)
     known = (*engine_names(), *_own_names())
-    close = near_names(name, known, count=2, cutoff=0.6)
+    close = near_names(name, known)
     hint = f"did you mean {' or '.join(close)}? " if close else ""
     missing = f"; MESHPLAN_ENGINES: {OWN} is no folder" if OWN and not OWN.is_dir() else ""
     raise UnknownEngine(f"no engine called {name!r}; {hint}known: {', '.join(known)}{missing}")

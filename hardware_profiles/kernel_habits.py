@@ -40,8 +40,9 @@ class KernelHabits(Frozen):
     sums_in_16_bits the attention's backward adds up the gradients of queries in 16 bits, where the
                     GPU has a kernel for it (`Kernels.sums16_backward`)
     saves_gathered  tensor parallel keeps the matmuls' gathered inputs, and gathers none again
-    reduces_each    without sequence parallel, gate and up each add up the gradient of their input
-                    over tensor-parallel ranks: two all-reduces
+    reduces_each    without sequence parallel, products that read one input each add up its gradient
+                    over tensor-parallel ranks: "gated", gate and up, so two all-reduces; "all",
+                    queries, keys and values too
     keeps_joined_qkv
                     values are a view of the one product that queries and keys came of too, so that
                     all of it is kept beside the rotated queries and keys
@@ -164,8 +165,6 @@ class KernelHabits(Frozen):
                     under the other
     dtensor         "" where a compiler runs DTensors, tensor parallelism has none, or its plan was
                     not read (AutoModel, torchtune)
-    enters_each     each product into which tensor parallelism enters sends the gradient of its
-                    input apart, as those of some plans of DTensors do
     adapter_casts   of PEFT's adapters in fp32 beside a 16-bit model: "inputs" are cast to fp32 and
                     back under autocast, or without it adapters compute in fp32, "all"; "fused": no
                     kernel scales their wide output, as one does in all others
@@ -181,7 +180,7 @@ class KernelHabits(Frozen):
     sdpa_by_assembly: bool = False
     sums_in_16_bits: bool = False
     saves_gathered: bool = False
-    reduces_each: bool = False
+    reduces_each: Literal["", "gated", "all"] = ""
     keeps_joined_qkv: bool = False
     gathers_rotary: bool = False
     dispatch: Literal["all_to_all", "deduplicated", "hybridep"] = "all_to_all"
@@ -251,7 +250,6 @@ class KernelHabits(Frozen):
     adapter_casts: AdapterCasts = "none"
     launches_block: bool = False
     dtensor: DTensorPlan = ""
-    enters_each: bool = False
     communication_units: int = Field(default=0, ge=0)
     sink_token_s: float = Field(default=0.0, ge=0)
     sink_8bit_token_s: float | None = Field(default=None, ge=0)

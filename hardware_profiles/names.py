@@ -13,6 +13,7 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 MAX_NAME = 255  # characters; file systems allow no longer name either
+NEAR = 3  # names that are shown where none is meant exactly
 RULE = (
     f"a name has 1 to {MAX_NAME} characters: letters, digits, blanks and . _ + : / @ = , ( ) ~ -; "
     "it starts with neither - nor :, and neither starts nor ends with a blank"
@@ -28,14 +29,14 @@ def checked_name(text: str) -> str:
     return text
 
 
-def near_names(text: str, known: Iterable[str], count: int = 3, cutoff: float = 0.5) -> list[str]:
-    """The `known` names that were most likely meant: first the shortest that go on where `text`
-    ends (`qwen3-30b` of `qwen3-30b-a3b`), then those with most of its letters.
+def near_names(text: str, known: Iterable[str]) -> list[str]:
+    """The `known` names that were most likely meant, three at most: first the shortest that go on
+    where `text` ends (`qwen3-30b` of `qwen3-30b-a3b`), then those with most of its letters.
     """
     begun, known = text.lower(), tuple(known)
     longer = sorted((name for name in known if begun and name.startswith(begun)), key=len)
-    close = get_close_matches(begun, known, n=count, cutoff=cutoff)
-    return list(dict.fromkeys([*longer, *close]))[:count]
+    close = get_close_matches(begun, known, n=NEAR, cutoff=0.5)
+    return list(dict.fromkeys([*longer, *close]))[:NEAR]
 
 
 Name = Annotated[str, AfterValidator(checked_name)]

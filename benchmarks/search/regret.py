@@ -54,9 +54,9 @@ def fastest_other_s(question: Question, count: int) -> tuple[float, int]:
     space = space_of(q)
     prices = price_space(q, space, closed_form)
     proof = Simulated(
-        q, space, prices, lambda layout: simulated_s(case_at(q, layout)),
+        q, space, Given(np.flatnonzero(row_fits(space, prices)), prices),
+        lambda layout: simulated_s(case_at(q, layout)),
         lambda row, variant, plan: layout_of_row(space.layouts, row, variant, plan),
-        rows=Given(np.flatnonzero(row_fits(space, prices)), prices),
     )  # fmt: skip
     best_s, fit = math.inf, 0
     every = ((row, each) for row in proof.open.rows.tolist() for each in proof.space.variants(row))

@@ -191,7 +191,8 @@ def gather_tokens(site: Site, name: str, module: Module = "linear") -> Communica
 
 def gather_attention(site: Site, products: int) -> Communication:
     """The same before attention, where so many products read it."""
-    return entering_each(site, gather_tokens(site, "attention_input"), products)
+    apart = site.kernels.reduces_each == "all"
+    return entering_each(site, gather_tokens(site, "attention_input"), products, apart=apart)
 
 
 def gather_feed_forward(site: Site) -> Communication:
@@ -199,20 +200,18 @@ def gather_feed_forward(site: Site) -> Communication:
     found = gather_tokens(site, "feed_forward_input", "mlp")
     if not site.model.gated:
         return found
-    if not site.kernels.reduces_each:
-        return entering_each(site, found, 2)
-    again = where(site.shard.sequence_parallel > 0, 0.0, found.backward_count)
-    return replace(found, backward_count=found.backward_count + again)
+    return entering_each(site, found, 2, apart=site.kernels.reduces_each != "")
 
 
-def entering_each(site: Site, found: Communication, products: int) -> Communication:
-    """Under DTensor's ColwiseParallel alone, and in DeepSpeed's LinearLayer (`enters_each`), each
-    product enters for itself: it gathers its input, keeps it, and sends its gradient. Of a layer
-    without sequence parallel torch 2.13's CommDebugMode counts two collectives forward and five
-    backward, with it seven forward (`benchmarks.engine.dtensor_host`).
+def entering_each(site: Site, found: Communication, products: int, *, apart: bool) -> Communication:
+    """Under DTensor's ColwiseParallel alone each product enters for itself: it gathers its input,
+    keeps it, and sends its gradient. Of a layer without sequence parallel torch 2.13's
+    CommDebugMode counts two collectives forward and five backward, with it seven forward
+    (`benchmarks.engine.dtensor_host`). Elsewhere gradients alone may be sent `apart`.
     """
-    if not site.kernels.enters_each and site.kernels.dtensor not in ENTERING_EACH:
-        return found
+    if site.kernels.dtensor not in ENTERING_EACH:
+        each = where(site.shard.sequence_parallel > 0, 1, products) if apart else 1
+        return replace(found, backward_count=found.backward_count * each)
     return replace(
         found,
         forward_count=found.forward_count * products,

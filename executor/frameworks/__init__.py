@@ -146,7 +146,7 @@ def framework_named(name: str, also: Iterable[str] = ()) -> Framework:
     own = ALIASES.get(name, name)
     if own not in FRAMEWORKS:
         known = (*FRAMEWORKS, *ALIASES, *also)
-        near = near_names(name, known, count=2, cutoff=0.7)
+        near = near_names(name, known)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise UnreadableConfig(f"no framework {name!r}; {hint}known are {', '.join(known)}")
     return FRAMEWORKS[own]

@@ -139,8 +139,8 @@ def _proof_of(
     layouts = run.space.layouts
     budget = costs.after_rows(len(layouts))
     proof = Simulated(
-        question, run.space, run.coefficients, simulate, partial(layout_of_row, layouts),
-        first=run.ranked()[: max(k, FIRST_SIMULATED)], rows=rows, tell=partial(_tell, run),
+        question, run.space, rows, simulate, partial(layout_of_row, layouts),
+        first=run.ranked()[: max(k, FIRST_SIMULATED)], tell=partial(_tell, run),
         budget=budget, more=costs.BUDGET - budget + costs.BEYOND,
     )  # fmt: skip
     look_beyond_priced(proof)

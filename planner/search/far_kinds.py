@@ -117,9 +117,8 @@ def _settle_let_go(proof: Simulated, kind: Kind) -> None:
     if not let_go.any():
         return
     apart = Simulated(
-        proof.question, replace(proof.space, layouts=proof.layouts), proof.prices, proof.judged,
-        proof.layout_of, rows=_Some(proof.source, let_go), limit_s=proof.best[kind].step_s,
-        budget=WORK,
+        proof.question, replace(proof.space, layouts=proof.layouts), _Some(proof.source, let_go),
+        proof.judged, proof.layout_of, limit_s=proof.best[kind].step_s, budget=WORK,
     )  # fmt: skip
     apart.tally.deadline = proof.tally.deadline
     try:

@@ -47,9 +47,9 @@ def faster_than(
     question = counting_empty_stages(question)
     space = space_of(question)
     prices = RowPrices(question, space, closed_form, busy_ns(question, space))
+    rows = source_of_rows(space, prices, question.setting, fits=True)
     proof = Simulated(
-        question, space, prices, simulate, partial(layout_of_row, space.layouts),
-        rows=source_of_rows(space, prices, question.setting, fits=True),
+        question, space, rows, simulate, partial(layout_of_row, space.layouts),
         limit_s=limit_s, budget=budget,
     )  # fmt: skip
     look_beyond_priced(proof)

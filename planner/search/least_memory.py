@@ -54,8 +54,9 @@ class NearestMiss:
 class LeastMemory:
     """The rows of a question that hold least, and whether they fit under a capacity.
 
-    looked_at  how many rows there were. Where some sizes are asked, those that surely do not fit in
-               the question's own capacity are left out before seconds are priced
+    looked_at  how many rows there were. Where some sizes are asked by the closed form, it is before
+               kinds of exchanges are opened, and rows that surely do not fit in the question's own
+               capacity are left out before seconds are priced
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class LeastMemory:
         self.space: Space = _plain_where_it_can_be(space)
         self.coefficients: Coefficients | None = None
         self.capacity_kib = 0
-        self._too_small = dict[int, int]()  # by row, a capacity under which nothing of it fits
+        self._too_small = dict[int, int]()  # by row, a capacity at which nothing of it was found
         if len(self.space.layouts):
             self.coefficients = price_space(question, self.space, price)
             self.capacity_kib = self.coefficients.cap_kib
@@ -90,13 +91,14 @@ class LeastMemory:
         return None
 
     def _fit_row(self, coefficients: Coefficients, row: int) -> Fit | None:
-        """A layout of the row; where there is none, under which capacities there surely is none."""
+        """A layout of the row; where none is, up to which capacity it is not asked again."""
         variants, too_small = self.space.variants(row), list[int]()
         plain = [variant for variant in variants if variant.virtual_stages == 1]
         for variant in plain or variants:
             problem = stage_problem(self.space, coefficients, row, variant)
-            too_small.append(max(coefficients.cap_kib, _least_needed(problem) - 1))
-            plan = first_plan(problem)[1] if too_small[-1] == coefficients.cap_kib else None
+            needed_kib = _least_needed(problem)
+            too_small.append(max(coefficients.cap_kib, needed_kib - 1))
+            plan = first_plan(problem)[1] if needed_kib <= coefficients.cap_kib else None
             if plan is not None:
                 layout = layout_of_row(self.space.layouts, row, variant, plan)
                 peaks = tuple(map(reserved_bytes, plan.peak_kib))

@@ -148,11 +148,18 @@ def test_rates_scale_with_the_peak_of_the_part_they_are_taken_from() -> None:
 def test_products_of_one_chip_go_with_its_power(card: str, other: str, ratio: float) -> None:
     """A card on which nothing was measured multiplies as another of its chip, by their watts."""
     assert load_gpu(card).power_w / load_gpu(other).power_w == pytest.approx(ratio)
-    rate, known = (
-        load_gpu(name).peak_flops_per_s["bf16"] * load_kernels(name).matmul_efficiency["bf16"]
-        for name in (card, other)
-    )
-    assert rate == pytest.approx(known * ratio, rel=0.01)
+    rates, known = (_rates_of(name) for name in (card, other))
+    assert rates == pytest.approx([rate * ratio for rate in known], rel=0.02)
+
+
+def _rates_of(name: str) -> list[float]:
+    """FLOP/s in 16 bits of products, one and in groups, and of both passes of attention."""
+    kernels, peak = load_kernels(name), load_gpu(name).peak_flops_per_s["bf16"]
+    grouped = kernels.grouped_efficiency.get("bf16", kernels.matmul_efficiency["bf16"])
+    fractions = kernels.matmul_efficiency["bf16"], grouped
+    return [
+        peak * each for each in (*fractions, kernels.attention_forward, kernels.attention_backward)
+    ]
 
 
 def test_an_h100_pcie_multiplies_as_was_measured() -> None:

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+from every_row import every_row
 from simulated_oracle import DENSE, MOE, PINNED, random_question
 
 from meshplan.costmodels.layouts import Ints
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.planner.problem.same_pipeline import SamePipeline, run_as
 from meshplan.planner.search.row_layout import layout_of_row
-from meshplan.planner.search.rows.priced_space import Question, closed_form, price_space, space_of
+from meshplan.planner.search.rows.priced_space import Question, space_of
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.space.pins import parse_pins
@@ -28,7 +29,7 @@ def listed_layouts(
         if not len(space.layouts):
             continue
         proof = Simulated(
-            question, space, price_space(question, space, closed_form), lambda layout: math.inf,
+            question, space, every_row(question, space), lambda layout: math.inf,
             lambda row, variant, plan, of=space.layouts: layout_of_row(of, row, variant, plan),
         )  # fmt: skip
         for variant, rows in proof.space.by_variant(np.arange(len(proof.space.layouts))):

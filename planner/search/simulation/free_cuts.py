@@ -57,9 +57,7 @@ WIDE, STEP, MORE = 0.9702, 500_000, 19_000_000
 """While what is open is so far below, so much more at a time, in all so much."""
 SOLVED = 1_500_000  # of that for a layout's own program at least
 WINDOW = 4_000_000  # whose pace says whether more is in vain: some groups of layouts, in turn
-FIRST = (
-    2_000_000  # of that before its pace counts: groups that are begun raise the least bound late
-)
+FIRST = 2_000_000  # that say nothing of a pace: what is begun raises the least bound late
 LAST, EACH = 6_000_000, (50_000, 1_000)
 """To settle all, if it can be; of which a group of layouts, and a layout, take so much at least."""
 ENOUGH = 0.93  # of the limit: what can be proved at most is not worth more where it is less

@@ -6,7 +6,7 @@ ENOUGH_WORK = 400_000  # a pace is of so many units of work at least
 
 class WorkPace:
     """Of what many bounds lack together, `lack_s` with `left` units of work: that of the last
-    `window` units, which nothing is said of before `first` units are spent.
+    `window` units, once `first` units are spent, which are no more than a window.
     """
 
     def __init__(
@@ -15,7 +15,7 @@ class WorkPace:
         self._were, self._window, self._first = list(known), window, first
 
     def is_enough(self, left: int, lack_s: float) -> bool:
-        """Whether nothing lacks once that is spent; true of the first units of work."""
+        """Whether nothing lacks once that is spent; true before `first` units are."""
         self._were.append((left, lack_s))
         while len(self._were) > 1 and self._were[1][0] - left >= self._window:
             self._were.pop(0)

@@ -29,13 +29,12 @@ from meshplan.planner.cuts.known_chains import CLOSER, Shape, actions_of, shape_
 from meshplan.planner.cuts.path_cuts import PathCuts, first_cut
 from meshplan.planner.cuts.recompute_chains import MixAnswer
 from meshplan.planner.cuts.simulated_cuts import Cut, cuts_below
-from meshplan.planner.problem.coefficients import Priced
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, stage_problem
 from meshplan.planner.search.closed_form.first_plans import Found
 from meshplan.planner.search.found import SETTLED, Kind, kind_of, own_s
 from meshplan.planner.search.open_kinds import OpenKinds
 from meshplan.planner.search.rows.priced_space import Question
-from meshplan.planner.search.rows.rows_below import NEARLY, Given, Source
+from meshplan.planner.search.rows.rows_below import NEARLY, Source
 from meshplan.planner.search.simulation.cut_mixes import AheadOfTurn, CutMixes, paying_too
 from meshplan.planner.search.simulation.layer_moves import LayerMoves
 from meshplan.planner.search.simulation.open_layouts import Open, OpenLayouts
@@ -51,22 +50,21 @@ MOST_PASSES = 40  # over the stages of a layout that may be cut anywhere, once n
 class Simulated(SimulatedPlans):
     """One search under the simulation: what is open, and the best simulated layout of each kind.
 
-    The plans of `first` are simulated before any row is priced, for most rows are surely slower
-    than the best of them and those nearly as fast: they are left out, as are all but `rows`, if
-    those are said. Only what is faster than `limit_s` is looked for. `more` of the budget comes as
-    long as the gap of the proof is wide.
+    The plans of `first` are simulated before any of `rows` is priced, for most of these are surely
+    slower than the best of them and those nearly as fast: they are left out. Only what is faster
+    than `limit_s` is looked for. `more` of the budget comes as long as the gap of the proof is
+    wide.
     """
 
     def __init__(
         self,
         question: Question,
         space: Space,
-        coefficients: Priced,
+        rows: Source,
         judged: Callable[[Layout], float],
         layout_of: Callable[[int, Variant, StagePlan], Layout],
         *,
         first: Iterable[Found] = (),
-        rows: Source | None = None,
         limit_s: float = math.inf,
         budget: int = costs.BUDGET,
         more: int = 0,
@@ -79,7 +77,7 @@ class Simulated(SimulatedPlans):
         self._early: float = tally.left - tally.left // costs.EARLY
         super().__init__(question.setting, space, judged, layout_of, limit_s, tally)
         self.offer(*first)
-        self.keep(rows or Given(np.arange(len(space.layouts)), coefficients))
+        self.keep(rows)
         self.open = OpenLayouts(self.space, self.least, self.passes, self.best_s)
         self.beyond: Callable[[list[Open], Callable[[int], float]], list[Open]] = lambda *_: []
         self.proved_s, self.open_kinds = math.inf, OpenKinds()

@@ -238,6 +238,8 @@ def test_weights_travel_beside_what_stays_on_the_node(
         pytest.param("torchtitan", {"zero_stage": 2}, 0.0, id="zero 2: used where they are"),
         pytest.param("torchtitan", {"zero_stage": 3, "data_parallel": 1}, 0.0, id="not gathered"),
         pytest.param("llm-foundry", {"zero_stage": 3}, 0.0, id="FSDP1: views of the buffer"),
+        pytest.param("verl-fsdp", {"zero_stage": 3}, 0.0, id="verl's FSDP1 too"),
+        pytest.param("verl-fsdp2", {"zero_stage": 3}, 4e9, id="verl's FSDP2 as torchtitan's"),
     ],
 )
 def test_gathered_weights_are_copied_out(

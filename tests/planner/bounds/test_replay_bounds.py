@@ -9,6 +9,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
+from every_row import every_row
 from nightly import cases
 from simulated_oracle import DENSE, PINNED, every_plan, random_question
 
@@ -29,7 +30,7 @@ from meshplan.planner.problem.stage_problem import (
     stage_problem,
 )
 from meshplan.planner.search.row_layout import layout_of_row
-from meshplan.planner.search.rows.priced_space import Question, closed_form, price_space, space_of
+from meshplan.planner.search.rows.priced_space import Question, space_of
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.pins import parse_pins
 
@@ -125,7 +126,7 @@ def _problems(
     if not len(space.layouts):
         return
     proof = Simulated(
-        question, space, price_space(question, space, closed_form), lambda layout: math.inf,
+        question, space, every_row(question, space), lambda layout: math.inf,
         lambda row, variant, plan: layout_of_row(space.layouts, row, variant, plan),
     )  # fmt: skip
     kept = len(proof.space.layouts)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from every_row import every_row
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from links import link
@@ -48,7 +49,7 @@ from meshplan.planner.problem.stage_problem import (
     stage_problem,
 )
 from meshplan.planner.search.row_layout import layout_of_row
-from meshplan.planner.search.rows.priced_space import Question, closed_form, price_space, space_of
+from meshplan.planner.search.rows.priced_space import Question, space_of
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.pins import parse_pins
 
@@ -86,7 +87,7 @@ def simulated(question: Question) -> Simulated | None:
     if not len(space.layouts):
         return None
     return Simulated(
-        question, space, price_space(q, space, closed_form), lambda layout: math.inf,
+        question, space, every_row(q, space), lambda layout: math.inf,
         lambda row, variant, plan: layout_of_row(space.layouts, row, variant, plan),
     )  # fmt: skip
 

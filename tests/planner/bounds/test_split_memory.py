@@ -1,6 +1,7 @@
 """What each split of a list needs at least in any mix of recomputation."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,17 +15,18 @@ from meshplan.planner.stages.first_plan import first_plan
 from meshplan.planner.stages.path import Intervals
 
 
-def lacking(cap_kib: int) -> StageProblem:
+def lacking(cap_kib: int, **changed: Any) -> StageProblem:
     """Two ranks, of which the first holds two micro-batches: a layer keeps 50 KiB of each, 10
     recomputed, 20 of states, and 5 while it is replayed.
     """
-    return problem_of(
+    numbers = dict(
         pattern=(0,) * 5, schedule="1f1b", pp=2, vpp=1, m=4, modes=(0, 2), first=True,
         splits=((3, 2), (4, 1), (1, 4)), layer_ns=((100, 110, 130),), saved_kib=((50, 40, 10),),
         state_kib=(20,), update_kib=(0,), step_ns=(0,), transient_kib=(0, 0, 5),
         embedding=End(saved_kib=7), head=End(transient_kib=9, state_kib=2), send_ns=0, fixed_kib=1,
         cap_kib=cap_kib, fixed_step_ns=0, passes_ns=Passes(1, 1, 1),
     )  # fmt: skip
+    return problem_of(**numbers | changed)
 
 
 def test_what_splits_need_by_hand() -> None:
@@ -61,6 +63,17 @@ def test_no_stage_is_priced_where_no_mix_of_the_rule_fits(monkeypatch: pytest.Mo
     assert some_mix_fits(problem).tolist() == [True]
     monkeypatch.setattr(Intervals, "priced", None)
     assert first_plan(problem)[1] is None
+
+
+@pytest.mark.parametrize(("changed", "needed"), [
+    pytest.param({"update_kib": (100,)}, [1 + 3 * 20 + 3 * 100, 1 + 4 * 20 + 4 * 100,
+                 1 + 4 * 20 + 4 * 100], id="what the optimizer step holds, where that is more"),
+    pytest.param({"embedding": End(saved_kib=100), "splits": ((0, 5),), "transient_kib": (3, 0, 5)},
+                 [1 + 2 * 100], id="a rank without layers passes through none"),
+])  # fmt: skip
+def test_what_else_a_rank_needs_by_hand(changed: dict[str, Any], needed: list[int]) -> None:
+    """The rank that needs most: by its update instead of its passes, or by its end alone."""
+    assert least_kib(lacking(0, **changed)).tolist() == needed
 
 
 @pytest.mark.parametrize("first", [False, True])

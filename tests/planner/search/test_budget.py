@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 import pytest
+from every_row import every_row
 
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
@@ -19,7 +20,7 @@ from meshplan.planner.cuts.moved_layers import MovedLayers
 from meshplan.planner.cuts.recompute_chains import MeanOfChains, MixAnswer
 from meshplan.planner.cuts.simulated_cuts import Cut
 from meshplan.planner.search.row_layout import layout_of_row
-from meshplan.planner.search.rows.priced_space import Question, closed_form, price_space, space_of
+from meshplan.planner.search.rows.priced_space import Question, space_of
 from meshplan.planner.search.simulation import cut_mixes
 from meshplan.planner.search.simulation.cut_mixes import AheadOfTurn
 from meshplan.planner.search.simulation.layer_moves import LayerMoves
@@ -61,7 +62,7 @@ def begun(**options: Any) -> Simulated:
     """A proof of the question that knows of no plan."""
     space = space_of(QUESTION)
     return Simulated(
-        QUESTION, space, price_space(QUESTION, space, closed_form), lambda _: math.inf,
+        QUESTION, space, every_row(QUESTION, space), lambda _: math.inf,
         partial(layout_of_row, space.layouts), **options,
     )  # fmt: skip
 

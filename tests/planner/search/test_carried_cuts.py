@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from every_row import every_row
 
 from meshplan.costmodels.layout import Stage
 from meshplan.planner.answer.answer import case_at, simulated_s, solve
@@ -12,7 +13,7 @@ from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate
 from meshplan.planner.search.found import kind_of_layout
 from meshplan.planner.search.row_layout import layout_of_row
-from meshplan.planner.search.rows.priced_space import Question, closed_form, price_space, space_of
+from meshplan.planner.search.rows.priced_space import Question, space_of
 from meshplan.planner.search.simulation import carried_cuts
 from meshplan.planner.search.simulation.carried_cuts import CarriedCuts
 from meshplan.planner.search.simulation.simulated import Simulated
@@ -75,7 +76,7 @@ def proof_fixture() -> Simulated:
     question = replace(question, pins=parse_pins({"pipeline_parallel": "2", "schedule": "zb_v"}))
     space = space_of(question)
     found = Simulated(
-        question, space, price_space(question, space, closed_form),
+        question, space, every_row(question, space),
         lambda layout: simulated_s(case_at(question, layout)),
         partial(layout_of_row, space.layouts), limit_s=1e6,
     )  # fmt: skip

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+from every_row import every_row
 from nightly import cases
 from simulated_oracle import DENSE, MOE, PINNED, every_plan, random_question
 
@@ -124,7 +125,7 @@ def test_no_plan_of_a_row_that_another_beats_is_faster_or_fits_better(
         )  # fmt: skip
         space = space_of(question)
         proof = Simulated(
-            question, space, price_space(question, space, closed_form), lambda layout: math.inf,
+            question, space, every_row(question, space), lambda layout: math.inf,
             lambda row, variant, plan, s=space: layout_of_row(s.layouts, row, variant, plan),
         )  # fmt: skip
         for rows in _pairs(proof, draw):

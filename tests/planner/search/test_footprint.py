@@ -282,7 +282,13 @@ def test_sizes_looked_at_together_are_those_looked_at_alone(
     assert 0 < len(together) < len(counts)
 
 
-def test_rows_that_lack_memory_are_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("pins", [
+    pytest.param({}, id="lists of cuts"),
+    pytest.param({"pipeline_parallel": "1"}, id="the only cut of one rank"),
+])  # fmt: skip
+def test_rows_that_lack_memory_are_asked_once(
+    pins: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a row's cuts need at least is told at once, so that the bisection for the nearest miss
     asks it again only where that is less than a capacity.
     """
@@ -294,10 +300,24 @@ def test_rows_that_lack_memory_are_asked_once(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(least_memory, "stage_problem", noted)
     arguments = Arguments(model="deepseek-v3", gpus=24, cluster="dgx-h100", engine="nanotron")
-    memory = LeastMemory(ask(replace(arguments, global_batch=96)).question, closed_form)
-    assert memory.nearest_miss() is not None
+    question = ask(replace(arguments, global_batch=96, pins=pins)).question
+    assert LeastMemory(question, closed_form).nearest_miss() is not None
     ways = min(asked.values())
-    assert sum(times > ways for times in asked.values()) < len(asked) / 10
+    assert sum(times > ways for times in asked.values()) <= max(1, len(asked) // 10)
+
+
+def test_the_nearest_miss_is_that_of_the_way_to_run_it_that_needs_least() -> None:
+    """What one way needs says nothing of another: without a pin it lacks what it lacks with that
+    which pins the way it has.
+    """
+    arguments = Arguments(model="jamba-v0.1", gpus=4, cluster="l40s-8", engine="nanotron")
+    lacking = []
+    for recompute in ({}, {"recompute": "full"}):
+        question = ask(replace(arguments, global_batch=12, pins=recompute)).question
+        miss = LeastMemory(question, closed_form).nearest_miss()
+        assert miss is not None
+        lacking.append(miss.lacking_bytes + miss.capacity_bytes)
+    assert lacking[0] == pytest.approx(lacking[1], rel=0.01)
 
 
 def test_what_did_not_fit_in_less_is_told_as_if_never_asked() -> None:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
@@ -15,9 +16,10 @@ from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
 from meshplan.planner.search.found import SETTLED
+from meshplan.planner.search.simulation import listed_layouts as listed
 from meshplan.planner.search.simulation.alike_layouts import Alike
-from meshplan.planner.search.simulation.free_cuts import MORE, WIDE, FreeCutBounds
-from meshplan.planner.search.simulation.listed_layouts import ListedLayouts
+from meshplan.planner.search.simulation.free_cuts import FIRST, MORE, WIDE, FreeCutBounds
+from meshplan.planner.search.simulation.listed_layouts import ListedLayouts, looked_at
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.space.pins import Pins, parse_pins
@@ -239,3 +241,36 @@ def test_what_says_no_more_is_not_solved_again(monkeypatch: pytest.MonkeyPatch) 
         assert (bool(alike.solved[0]), bounds.aim_s) == (solved, aim_s)
     alike.again(0.0, 2.0)
     assert alike.looked.tolist() == [0.0]
+
+
+def test_the_pace_of_a_wide_gap_counts_once_layouts_are_begun() -> None:
+    """Nothing is gained by the first units of work, and there is hope until they are spent."""
+    proof, variant, rows, _ = next(listed_layouts("generic", range(7)))
+    proof.limit_s = 2.0
+    bounds = FreeCutBounds(proof)
+    bounds._alike = [
+        Alike(variant, proof.open.shape(int(rows[0]), variant), rows[:1], np.ones(1), 4)
+    ]
+    hopes = list[bool]()
+    for spent in (0, FIRST - 1, FIRST):
+        bounds._more = MORE - spent
+        hopes.append(bounds._has_hope(1.0))
+    assert hopes == [True, True, False]
+
+
+@pytest.mark.parametrize(("late", "most", "found"), [
+    pytest.param(False, 9, [2, 4, 5], id="none that keeps activations on the host"),
+    pytest.param(False, 2, [2, 5], id="the smallest bounds, as many as memory allows"),
+    pytest.param(True, 9, [], id="none once it is late"),
+])  # fmt: skip
+def test_which_rows_are_bounded_in_every_cut(
+    late: bool, most: int, found: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of five rows, of which two have their activations on the host."""
+    monkeypatch.setattr(listed, "MOST_ROWS", most)
+    bounds, offloaded = np.array([9, 1, 2, 1, 4, 3.0]), np.array([0, 0.5, 0, 1, 0, 0])
+    space = SimpleNamespace(layouts=SimpleNamespace(activation_offload=offloaded))
+    proof = SimpleNamespace(
+        tally=SimpleNamespace(late=late), space=space, open=SimpleNamespace(row_bounds=bounds)
+    )
+    assert looked_at(cast(Simulated, proof), np.arange(1, 6)).tolist() == found

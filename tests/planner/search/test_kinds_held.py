@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -11,8 +12,10 @@ from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.case.memory_limit import with_usable
 from meshplan.planner.case.predict import stage_memory, step_model_of
 from meshplan.planner.cuts.budget import Tally
+from meshplan.planner.cuts.simulated_cuts import Cut
 from meshplan.planner.search import best_simulated
 from meshplan.planner.search.faster import faster_than
+from meshplan.planner.search.held_memory import kinds_held
 from meshplan.planner.search.held_memory.kinds_held import KindsHeld
 from meshplan.planner.search.result import NoLayoutFits
 
@@ -41,6 +44,26 @@ def test_a_wide_gap_has_more_of_the_budget(
     held._widen(bound_s)
     assert held.tally.left == expected
     assert held._more == more - (expected - left)
+
+
+@pytest.mark.parametrize(("first", "pays", "simulated"), [
+    pytest.param(True, {0}, 3, id="longer passes may hide more of a reduction"),
+    pytest.param(True, set(), 1, id="else the fewest first layers take least"),
+    pytest.param(False, {0}, 1, id="ranks that recompute apart have one mix"),
+])  # fmt: skip
+def test_which_mixes_of_a_cut_are_simulated(
+    first: bool, pays: set[int], simulated: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that fit only where more recomputation than memory asks for may pay."""
+    monkeypatch.setattr(kinds_held, "ranks_it_pays", lambda *_: frozenset(pays))
+    held, bare = KindsHeld.__new__(KindsHeld), (Stage(2), Stage(2))
+    held._limit = lambda: 1.0
+    ranks = SimpleNamespace(
+        problem=SimpleNamespace(first=first, modes=(0, 2)), fastest_of_cut=lambda _: bare,
+        mixes_that_fit=lambda _: iter([bare] * 3),
+    )  # fmt: skip
+    mixes = held._mixes(cast(Any, ranks), Cut(0.0, bare, tuple), cast(Any, None))
+    assert mixes == [bare] * simulated
 
 
 @pytest.mark.parametrize(

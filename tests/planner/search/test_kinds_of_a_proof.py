@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from every_row import every_row
 from short_of_memory import question
 
 from meshplan.costmodels.layout import Stage
@@ -22,7 +23,7 @@ from meshplan.planner.search.best_simulated import _of_every_cut
 from meshplan.planner.search.found import Kind, kind_of
 from meshplan.planner.search.near_kinds import settle_near_kinds
 from meshplan.planner.search.row_layout import layout_of_row
-from meshplan.planner.search.rows.priced_space import closed_form, price_space, space_of
+from meshplan.planner.search.rows.priced_space import space_of
 from meshplan.planner.search.simulation import open_layouts
 from meshplan.planner.search.simulation.kind_cuts import KindCuts
 from meshplan.planner.search.simulation.open_layouts import OpenLayouts, of_the_same_rows
@@ -46,7 +47,7 @@ def simulated(pinned: dict[str, str]) -> Simulated:
     asked = replace(question("qwen3.5-9b", 8, "hai-llm"), pins=parse_pins(pinned))
     space = space_of(asked)
     return Simulated(
-        asked, space, price_space(asked, space, closed_form),
+        asked, space, every_row(asked, space),
         lambda layout: simulated_s(case_at(asked, layout)),
         partial(layout_of_row, space.layouts), limit_s=LONG_S,
     )  # fmt: skip

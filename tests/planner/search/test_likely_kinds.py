@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from every_row import every_row
 from short_of_memory import question
 
 from meshplan.planner.answer.answer import case_at, simulated_s
@@ -12,7 +13,7 @@ from meshplan.planner.search import likely_kinds
 from meshplan.planner.search.found import Kind, kind_of
 from meshplan.planner.search.likely_kinds import Likely, settle_likely_kinds
 from meshplan.planner.search.row_layout import layout_of_row
-from meshplan.planner.search.rows.priced_space import closed_form, price_space, space_of
+from meshplan.planner.search.rows.priced_space import space_of
 from meshplan.planner.search.simulation.layer_moves import LayerMoves
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.pins import parse_pins
@@ -27,7 +28,7 @@ def proof_fixture() -> Simulated:
     asked = replace(question("qwen3.5-9b", 8, "hai-llm"), pins=parse_pins(PINNED))
     space = space_of(asked)
     found = Simulated(
-        asked, space, price_space(asked, space, closed_form),
+        asked, space, every_row(asked, space),
         lambda layout: simulated_s(case_at(asked, layout)),
         partial(layout_of_row, space.layouts), limit_s=LONG_S,
     )  # fmt: skip

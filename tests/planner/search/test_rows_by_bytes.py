@@ -13,6 +13,7 @@ from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.bounds.inner import row_fits
 from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.problem.coefficients import Coefficients
+from meshplan.planner.search.least_memory import LeastMemory
 from meshplan.planner.search.rows import least_held
 from meshplan.planner.search.rows.least_held import CountedRows, LeastHeld, rows_that_may_fit
 from meshplan.planner.search.rows.least_of_kinds import LeastOfKinds, RowsOfKinds
@@ -162,7 +163,8 @@ def test_sizes_leave_out_rows_whose_states_alone_do_not_fit() -> None:
     every, (some, number) = space_of(asked, sizes), space_of_sizes(asked, sizes)
     states = mean_states_bytes(every.layouts, asked.setting)
     held = every.take(np.flatnonzero(states * SAFETY <= asked.cluster.fillable_bytes))
-    assert 0 < len(held.layouts) < number <= len(every.layouts)
+    assert 0 < len(held.layouts) < number < len(every.layouts)
+    assert LeastMemory(asked, closed_form, sizes).looked_at == number
     for field in fields(held.layouts):
         name = field.name
         assert np.array_equal(getattr(some.layouts, name), getattr(held.layouts, name)), name
