@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import get_args
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,9 +17,10 @@ from meshplan.costmodels.operations.adapters import (
     adapter_parameters,
     adapter_weights,
     cast_bytes,
+    feeds_frozen_alone,
     kept_bytes,
 )
-from meshplan.costmodels.operations.kinds import Communication, Matmul
+from meshplan.costmodels.operations.kinds import Communication, Matmul, Pointwise
 from meshplan.costmodels.operations.layers import layer_operations
 from meshplan.costmodels.ranks.memory import unpacked_bytes
 from meshplan.costmodels.step.step import StepModel
@@ -351,3 +353,11 @@ def test_routed_experts_have_no_adapters(models) -> None:
     shared = models["moe"].kinds[kind].experts.shared_ffn
     more = every.layer_parameters(kind).dense - some.layer_parameters(kind).dense
     assert more == 16 * (3 * models["moe"].hidden + 3 * shared) * (shared > 0)
+
+
+@pytest.mark.parametrize(("name", "fed"), [("activation", True), ("context_merge", False)])
+def test_kernels_may_be_a_column_where_frozen_products_are_not_fed(name: str, fed: bool) -> None:
+    """As many as context parallelism has ranks: what merges outputs feeds a product that trains."""
+    kernels = 1 if fed else np.array([0.0, 5.0])
+    op = Pointwise(name=name, forward_bytes=1.0, backward_bytes=1.0, kernels=kernels)
+    assert feeds_frozen_alone(op, Lora(rank=8, targets="attention")) is fed

@@ -387,5 +387,5 @@ def test_no_run_reserves_more_than_there_is(reserved: float, expected: tuple[flo
 
 
 def test_fp32_is_not_narrow() -> None:
-    """fp32, bf16 and fp16; fp8, mxfp8 and nvfp4."""
-    assert [is_narrow(each) for each in get_args(Precision)] == [False] * 3 + [True] * 3
+    """fp32, bf16 and fp16; fp8, mxfp8, that of experts alone and nvfp4."""
+    assert [is_narrow(each) for each in get_args(Precision)] == [False] * 3 + [True] * 4
