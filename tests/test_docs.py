@@ -170,7 +170,7 @@ def test_prose_is_wrapped(page: str) -> None:
         pytest.skip("written by a program")
     text = re.sub(r"(?ms)^ *```.*?^ *```", "", read(page))
     prose = re.sub(r"(?s)<!-- (\w.*?) -->.*?<!-- end(?: \1)? -->", "", text)
-    lines = [each for each in prose.splitlines() if not each.startswith(("|", "<", "!["))]
+    lines = [each for each in prose.splitlines() if not each.lstrip().startswith(("|", "<", "!["))]
     assert [each for each in lines if len(each) > WIDTH] == []
 
 

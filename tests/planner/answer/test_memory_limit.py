@@ -73,7 +73,7 @@ def test_three_verdicts_by_hand(needed_gib: float, starts: str) -> None:
 def test_check_passes_with_a_note_what_a_plan_may_not_fill(tmp_path: Path) -> None:
     """The same layout in a file that says nothing of its limit: it fits as surely, and is noted."""
     plan = planned(
-        "4%", Arguments(model="llama-3.1-8b", gpus=64, cluster="dgx-h100", global_batch=1024)
+        "4%", Arguments(model="llama-3.1-8b", gpus=32, cluster="dgx-h100", global_batch=1024)
     )
     assert plan.prediction is not None
     silent = plan.prediction.model_copy(update={"plan_memory_bytes": None})
