@@ -11,9 +11,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
+from nightly import thin
 
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "fixed")
-settings.register_profile("fixed", derandomize=True, deadline=None)
+settings.register_profile("fixed", derandomize=True, max_examples=60, deadline=None)
 settings.register_profile("nightly", max_examples=1000, deadline=None)
 settings.load_profile(PROFILE)
 if PROFILE == "fixed":
@@ -38,8 +39,10 @@ processes are waited for, as long as mypy has what they leave.
 """
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` leaves out what is marked
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The long files first, in their order."""
+    """Few cases of what is marked so, and the long files first, in their order."""
+    thin(items)
     places = {name: place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: places.get(item.path.stem, len(LONG)))
 

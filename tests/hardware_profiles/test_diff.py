@@ -250,6 +250,7 @@ def test_show_as_json(name: str) -> None:
     assert json.loads(done.stdout)["sources"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["dgx-h100", "gh200-vista", "mi300x-8"])
 def test_show_draws(name: str, tmp_path: Path) -> None:
     """`show --plot FILE` writes a picture, with or without measured curves."""

@@ -168,6 +168,7 @@ def fields_left_out(name: str) -> Iterator[set[str]]:
     yield from (set(draw.sample(fields, draw.randrange(2, len(fields)))) for _ in range(3))
 
 
+@pytest.mark.few(48)
 @pytest.mark.parametrize("name", EXACT)
 def test_fields_that_are_left_out_mean_what_their_class_says(name: str) -> None:
     """The same parameters as with all fields or a refusal, never another model."""

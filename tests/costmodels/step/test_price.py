@@ -34,7 +34,7 @@ SLACK = Tuning(
     queued_gathers=3.0,
     state_slack_fraction=0.02, activation_slack_fraction=0.1,
 )  # fmt: skip
-COMMON = settings(max_examples=examples(40, nightly=1000))
+COMMON = settings(max_examples=examples(25, nightly=1000))
 
 
 def priced(case) -> Prices:
@@ -335,6 +335,7 @@ QUICK = first_shown(engine_names(), habits_of)  # with every change; all of them
 PODS = load_cluster("dgx-h100").model_copy(update={"pod": Pod(gpus=192, oversubscription=7.0)})
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(
     ("engine", "name", "cluster"),
     [pytest.param(engine, "latent", load_cluster("dgx-h100"),

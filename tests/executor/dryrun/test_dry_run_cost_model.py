@@ -10,6 +10,7 @@ from statistics import median
 
 import pytest
 from first_shown import AXES, facts_of, first_shown
+from nightly import later
 
 from benchmarks.engine.dry_run import (
     MODELS,
@@ -60,6 +61,7 @@ def test_enough_layouts_over_all_axes():
         assert {case.model.name for case in cases} == set(MODELS)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("case", EACH)
 def test_peak_memory(case: Case):
     """The peak is within 2 % of the dry run's, and weights, gradients and optimizer within 0.1 %.
@@ -78,6 +80,7 @@ def test_peak_memory(case: Case):
     assert working == pytest.approx(measured, rel=0.04)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "case", [each for each in EACH if each.values[0].layout.schedule == "zb_h1"]
 )
@@ -91,6 +94,7 @@ def test_what_waits_for_weight_products_is_told_apart(case: Case):
     assert float(result.memory.transient) == pytest.approx(counted["transient"], rel=0.10)
 
 
+@later(held_by="test_peak_memory")
 @pytest.mark.parametrize(
     "cases", [QUICK, pytest.param(CASES, marks=pytest.mark.nightly)], ids=["quick", "all"]
 )
@@ -101,6 +105,7 @@ def test_errors_stay_small(cases: tuple[Case, ...]):
     assert median(errors) < 0.002
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("case", EACH)
 def test_flops(case: Case):
     """The cost model's FLOPs are exactly those that the engine executes."""
@@ -193,6 +198,7 @@ def test_gradients_and_weights_sent(case: Case):
 FP32 = [case for case in CASES if case.model.name in ("llama", "moe")][::3]  # all 43 hold
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "case",
     [

@@ -57,6 +57,7 @@ WHOLE = [
 ]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("engine", "to"), WHOLE)
 def test_a_plan_exported_to_its_own_engine_fits_as_planned(
     engine: str, to: str, tmp_path: Path

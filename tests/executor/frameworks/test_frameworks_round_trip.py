@@ -123,6 +123,7 @@ def test_random_plans_cover_what_they_claim() -> None:
     assert sum(kind.attention.window is not None for kind in kinds) >= len(plans) // 25
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("framework", "least"), [("megatron", 50), ("nanotron", 25)])
 def test_the_model_comes_back(framework: str, least: int) -> None:
     """Each built-in model that the format can say comes back as the same shape."""

@@ -59,7 +59,7 @@ def test_a_plan_is_what_its_export_is_checked_as() -> None:
     part of the layout is unsaid, and `check` of the file gives the step and the memory of the plan.
     """
     recomputed = []
-    for plan in filter(None, map(drawn, range(cases(10, nightly=60)))):
+    for plan in filter(None, map(drawn, range(cases(6, nightly=60)))):
         exported = exporter_named(FORMATS[plan.engine])(plan, 8)
         assert not [each for each in exported.cannot_say if each.name.startswith("layout")]
         name, text = next(iter(exported.files.items()))

@@ -213,7 +213,7 @@ def test_answers_are_those_of_ranks_that_hold_the_same() -> None:
 @pytest.mark.parametrize(
     "names",
     [
-        ("tp2 ep2", "pp2 zb_v"),
+        ("pp2 zb_v",),
         pytest.param(tuple(EVERY), marks=pytest.mark.nightly),
     ],
     ids=len,

@@ -339,6 +339,7 @@ def test_farther_end_is_the_error() -> None:
     assert Interval(0.8, 1.25, 9).error_fraction == pytest.approx(0.25)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("gpu", {gpu_family(gpu): gpu for gpu in gpu_names()}.values())
 def test_every_engine_has_an_interval(gpu: str) -> None:
     """Below and above the prediction's neighbourhood, for every engine on a GPU of each family,

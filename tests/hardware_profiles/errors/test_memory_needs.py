@@ -104,6 +104,7 @@ def test_more_room_never_fits_less(one: float, other: float, engine: str) -> Non
     assert found.probability(found.room(FITS)) >= FITS - 1e-9
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("by_others", [False, True], ids=["by half of the runs", "by others"])
 def test_what_is_said_to_fit_fits(by_others: bool) -> None:
     """Of runs that the other half of all runs, or other sources, said to fit with 80 % and more, as

@@ -253,6 +253,7 @@ def test_of_one_layout_under_two_settings_no_chance_is_said() -> None:
 CONFIGS = Path(__file__).parents[2] / "data/framework_configs"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("config", "model", "gpus"),
     [

@@ -27,6 +27,7 @@ SMALL = Arguments(model="llama-3.1-8b", gpus=64, cluster="dgx-h100", global_batc
 NOTHING = Explanation((), {}, None, None, None, None, {})
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("engine", ["nanotron", "megatron-bridge", "torchtitan", "megatron"])
 def test_what_fills_the_rest_fits(engine: str) -> None:
     """A plan that fills what it may use fits with the stated probability, and no engine's plan may

@@ -94,6 +94,7 @@ def worst_of_each(asked: Asked, layouts: list[Layout]) -> list[float]:
     return worst
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("model", "gpus", "seq_len", "pins", "chosen"),
     [

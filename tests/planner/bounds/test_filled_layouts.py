@@ -34,6 +34,7 @@ def closely_bounded(proof: Simulated) -> bool:
     return math.isfinite(least_s) and proof.open.first_s == least_s
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("engine", ["native", "hai-llm", "generic"])
 def test_bounds_of_many_layouts_are_those_of_each_alone(
     engine: str, monkeypatch: pytest.MonkeyPatch

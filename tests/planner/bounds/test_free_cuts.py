@@ -19,6 +19,7 @@ from meshplan.planner.cuts.free_cut_program import Answer, FreeCutProgram
 CLOSE = 1 + 1e-9
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("block", range(2))
 def test_no_cut_is_faster_than_its_bounds(block: int) -> None:
     """By whole layers of ranks below a limit, by programs with all chains that they learn, and by

@@ -36,6 +36,7 @@ def extra_ns(problem: StageProblem, stages: tuple[Stage, ...]) -> list[int]:
     return [sum(times[chunk] for chunk in chunks) for chunks in problem.chunks_of_rank]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_no_mix_that_fits_takes_less(seed: int, problem: Problems, every_plan: Plans) -> None:
     """Of every split: no plan that fits recomputes less on any rank; on some, something must."""

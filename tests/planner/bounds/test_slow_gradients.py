@@ -46,6 +46,7 @@ def bounds_s(each: Played, limit_s: float) -> list[float]:
     return [*found, folded_bound_s(whole)]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("seed", range(60) if NIGHTLY else (3, 12, 33))
 def test_a_layer_that_recomputes_hides_more_of_a_reduction(seed: int) -> None:
     """No bound is above the fastest plan, though its ranks hide more where they recompute. What

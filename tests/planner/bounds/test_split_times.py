@@ -8,6 +8,7 @@ from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.bounds.split_times import SplitTimes, rows_below, split_chains
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ["megatron", "native"])
 def test_no_row_is_left_out_that_has_a_split_below_the_limit(engine: str) -> None:
     """Of the chains of all chunks those of the ranks are at least as long with every split of a row

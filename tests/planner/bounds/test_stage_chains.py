@@ -58,6 +58,7 @@ def longest_s(same: SamePipeline, passes: Passes, counts: tuple[int, ...]) -> fl
     return float(chains.bounds_s(*where, memory.beyond_s(*where)).max())
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("seed", range(cases(9, nightly=60)))
 def test_the_bound_of_all_cuts_is_not_above_that_of_any(seed: int) -> None:
     """A stage that took all layers which it could left a heavy one to the next, which must hold one

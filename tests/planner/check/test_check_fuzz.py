@@ -36,7 +36,7 @@ engine: megatron
 layout: {data_parallel: 8, stages: [{layers: 4}]}
 """
 VERDICTS: Counter[str] = Counter()
-EXAMPLES = cases(120, nightly=2000)
+EXAMPLES = cases(90, nightly=2000)
 MANY = settings(
     max_examples=EXAMPLES,
     derandomize=True,

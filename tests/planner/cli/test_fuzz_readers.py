@@ -43,7 +43,7 @@ from meshplan.planner.logs.tuning_console import read_automodel, read_torchtune
 from meshplan.planner.runs.rows import SkippedRow
 from meshplan.planner.runs.runs import read_runs, run_of
 
-INPUTS = int(os.environ.get("MESHPLAN_FUZZ_INPUTS") or cases(30, nightly=10_000))
+INPUTS = int(os.environ.get("MESHPLAN_FUZZ_INPUTS") or cases(15, nightly=10_000))
 MOST_S, MOST_BYTES = 2.0, 500e6
 CONFIGS = Path(__file__).parents[2] / "data" / "framework_configs"
 GIVEN = Settings(

@@ -77,6 +77,7 @@ def test_rows_of_an_export_cost_their_own_cells(tmp_path: Path) -> None:
     assert time.process_time() - start < 2
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("name", "text"),
     [

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from chunked_cuts import chunked, climbs
 from listed_layouts import listed_layouts
-from nightly import cases
+from nightly import cases, later
 
 from meshplan.costmodels.layout import Stage
 from meshplan.planner.answer.answer import solve
@@ -59,6 +59,7 @@ def moves(problem: StageProblem, stages: tuple[Stage, ...]) -> Iterator[tuple[St
                     yield of(after)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("block", range(2))
 def test_no_single_move_is_faster_than_where_it_ends(block: int) -> None:
     """The climb ends at a cut of all layers that fits, in its simulated step, not slower than where
@@ -132,6 +133,7 @@ def best_s(asked: dict[str, Any], pins: dict[str, str] | None = None) -> float:
     return solve(ask(Arguments(**asked, pins=pins or {})).question, 1).solutions[0].step_time_s
 
 
+@later(held_by="test_a_pipeline_that_no_list_cuts_well_is_looked_at")
 @pytest.mark.parametrize(
     ("asked", "pins"),
     [
@@ -157,6 +159,7 @@ def test_moves_begin_at_other_schedules_and_chunks_too(
     assert best_s(asked) <= best_s(asked, pins) * 1.002
 
 
+@later(held_by="test_moves_begin_at_the_same_degrees_under_other_schedules")
 def test_moves_begin_at_runners_up_too() -> None:
     """A runner-up within 5 % is as fast as its own kind, pinned (measured before: 1.8 % slower)."""
     asked: dict[str, Any] = {

@@ -32,6 +32,7 @@ STEADY = Steady(
 )  # fmt: skip
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("factors", [(0.4, 2.5), (1.5, 0.7), (5.0, 4.0), (0.6, 0.6)])
 @pytest.mark.parametrize("kind", ["stranger", "known"])
 @pytest.mark.parametrize("plans", [PLANS, APART], ids=["8 GPUs", "64 GPUs"])

@@ -114,6 +114,7 @@ SHORT = tuple(
 """Steps in which kernels wait for their host: three quarters and more."""
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("factors", [(0.6, 1.4), (0.5, 0.9), (2.5, 2.0), (1.02, 2.7)])
 @pytest.mark.parametrize("kind", ["stranger", "known"])
 @pytest.mark.parametrize("plans", [APART, SHORT], ids=["computing", "waiting"])

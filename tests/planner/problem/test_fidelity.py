@@ -39,6 +39,7 @@ def test_step_times_are_within_the_stated_bounds(schedule: str, found: list[Dist
     assert max(times) <= most
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("engine", "question"),
     [

@@ -285,6 +285,7 @@ def found_at(document: Any, path: str) -> float:
     return float(document)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("columns", [40, 60, 100])
 def test_terminal_view_keeps_to_its_columns(
     columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

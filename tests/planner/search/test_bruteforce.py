@@ -27,7 +27,7 @@ PINS = (
 CAPACITIES = (2e7, 4e7, 6e7, 1e9)
 BLOCKS = 11
 PER_BLOCK = 20
-EVERY_CHANGE = 5  # blocks, the others nightly
+EVERY_CHANGE = 3  # blocks, the others nightly
 
 
 def least_objective(question: Question, price: Pricer, every_plan: Plans) -> int | None:

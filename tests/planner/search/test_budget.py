@@ -92,6 +92,7 @@ def often_fixture() -> dict[str, int]:
     return {name: len(found) for name, found in calls.items()}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("cost", "owner", "name"),
     [
@@ -223,6 +224,7 @@ def test_layers_are_moved_as_soon_as_a_part_of_the_budget_is_spent(
     assert not early or order.index("moved") < order.index("settled")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("part", [budget.EARLY, HUGE])
 def test_moves_begin_beside_a_row_once(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether they are looked for early too, and when runners-up are looked for."""
@@ -283,6 +285,7 @@ def test_with_one_processor_nothing_is_found_ahead_of_its_turn(
     assert answer == Mixes(entry, 5.0).by_chains()
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "looks",
     [0, 1, 3, 6, 11, *(pytest.param(n, marks=pytest.mark.nightly) for n in (2, 4, 8))],

@@ -58,6 +58,7 @@ NEAR = [
 ]  # fmt: skip
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("question", "pins"), NEAR)
 def test_a_near_tie_of_listed_cuts_is_not_missed(question: Question, pins: dict[str, str]) -> None:
     """What a pin finds within 3 % of the plan is shown as fast, or three others as fast are."""

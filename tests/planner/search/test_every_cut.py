@@ -59,6 +59,7 @@ def of_native(seeds: range, most_layers: int, chunks: str) -> Iterator[str]:
         yield ended(replace(small_question(seed, most_layers, chunks), engine=native), seed)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("chunks", ["1..", "2.."])
 def test_no_plan_that_fits_by_every_moment_is_faster(chunks: str) -> None:
     """Of 4 layers, on ranks of one chunk and of several, by the memory that `check` says."""

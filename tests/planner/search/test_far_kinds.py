@@ -22,6 +22,7 @@ MOVED = replace(
 )
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("asked", [
     pytest.param(FAR_APART, id="its first plan takes 3 % longer"),
     pytest.param(MOVED, id="its best listed cut takes 3 % longer than layers moved from it"),

@@ -132,6 +132,7 @@ def at_the_edge(q: Question, seed: int) -> str:
     return "held"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("seed", [1, 9, 19, 23])
 def test_the_nearest_miss_is_the_layout_that_lacks_least(seed: int) -> None:
     """By the memory of every layout. By its price another one came first in `native`, which lacked
@@ -159,6 +160,7 @@ def test_no_time_to_count_memory_is_not_that_nothing_fits(seed: int) -> None:
 EDGES = ("native", "megatron", "generic", "torchtitan", "megatron-bridge", "nemo", "bigscience")
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("engine", EDGES)
 def test_the_fewest_gpus_are_those_of_which_a_layout_fits(engine: str) -> None:
     """Where one size just holds a step: passes that are counted, layers of several kinds, stages
@@ -173,6 +175,7 @@ def test_the_fewest_gpus_are_those_of_which_a_layout_fits(engine: str) -> None:
 ADAPTED = ("generic", "megatron")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ADAPTED)
 def test_the_fewest_gpus_of_adapters_beside_quantised_weights(engine: str) -> None:
     """A weight is unpacked for its product, where a stage has a layer."""
@@ -233,6 +236,7 @@ BUYS_BY_EVERY_MOMENT = (23, 40, 55, 103, 138)
 """Seeds of `native` where a GiB makes room for what only the counted memory holds."""
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("engine", "seeds"),
     [

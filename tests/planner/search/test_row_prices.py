@@ -77,6 +77,7 @@ def priced(engine: str) -> tuple[Question, Space, Coefficients, Floats]:
     return asked, space, price_space(asked, space, closed_form), busy_ns(asked, space)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("kept", [pytest.param(0, id="none"), pytest.param(10**6, id="all")])
 @pytest.mark.parametrize("engine", ["torchtitan", "native", "megatron"])
 def test_rows_in_order_are_those_of_pricing_all(
@@ -145,6 +146,7 @@ def test_the_answer_is_that_of_all_prices_kept(
     assert (again.bound_s, again.simulated) == (every.bound_s, every.simulated)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("model", "engine"),
     [

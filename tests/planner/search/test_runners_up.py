@@ -60,6 +60,7 @@ def found_with(work: int, top: int) -> SearchResult:
         return solve(FEW_KINDS, top)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("asked", QUESTIONS)
 def test_a_runner_up_is_the_best_of_its_kind(asked: Question) -> None:
     """As fast as the plan of a question that pins its degrees, if within 5 % of the best."""
@@ -81,6 +82,7 @@ FAR = [
 ]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("model", "cluster", "engine", "gpus", "seq_len", "batch"), FAR)
 def test_a_runner_up_far_from_the_best_is_the_best_of_its_kind_too(
     model: str, cluster: str, engine: str, gpus: int, seq_len: int, batch: int

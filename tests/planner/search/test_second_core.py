@@ -339,6 +339,7 @@ CUTS_BESIDE_A_LIST = Arguments(
 )  # fmt: skip
 
 
+@pytest.mark.few(1)
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
 @pytest.mark.parametrize(("asked", "fewest"), [
     pytest.param(EXPERTS_OF_FOUR_NODES, 8, id="kinds of exchange, rows, crowds of one degree"),

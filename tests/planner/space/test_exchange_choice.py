@@ -127,6 +127,7 @@ def test_facts_agree() -> None:
     assert {"all_to_all", *load_dispatchers()} == set(DISPATCHERS)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "mixtral-8x7b", "deepseek-v2-lite"])
 @pytest.mark.parametrize("engine", ["megatron", "torchtitan"])
 def test_no_kind_that_was_dropped_is_better(model: str, engine: str) -> None:

@@ -34,6 +34,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return cache
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("model", "gpus", "more"),
     [

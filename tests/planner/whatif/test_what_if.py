@@ -343,6 +343,7 @@ def test_a_size_of_which_nothing_was_found_is_not_proved_too_small(
     assert document(str(plan_file), "--break-even", "network")["now"]["gap"] is None
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("network", ["8Gb/s", "25Gb/s"])
 def test_break_even_end_to_end(tmp_path: Path, network: str) -> None:
     """Two nodes of 4 RTX 4090 need 4.18 GB/s to beat one, whatever network they are planned with:
@@ -366,6 +367,7 @@ def test_break_even_end_to_end(tmp_path: Path, network: str) -> None:
     assert below["step_time_s"] >= below["than_step_time_s"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "given",
     [
