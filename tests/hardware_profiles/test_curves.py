@@ -100,6 +100,7 @@ def kernel_sample_curves() -> dict[tuple[str, str, int, int], list[CurvePoint]]:
     return curves
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("key", kernel_sample_curves(), ids=str)
 def test_half_of_the_points_predicts_the_other_half(
     key: tuple[str, str, int, int], capsys: pytest.CaptureFixture[str]

@@ -153,6 +153,7 @@ SEEDED = [f"measured/{name}" for name in sorted({*MATMULS, *ATTENTION})]
 SEEDED += [f"clusters/{name}" for name in sorted(CURVES)]
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", SEEDED)
 def test_seeds_are_made_of_the_published_tables(name: str, tmp_path: Path) -> None:
     """Each table in a profile is what `benchmarks.accuracy.profile_points` makes of published/."""

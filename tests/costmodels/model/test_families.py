@@ -99,6 +99,7 @@ def flops_of(name: str) -> tuple[float, float, bool]:
     return our_flops(model_from_config(CONFIGS[name]["config"], name))
 
 
+@pytest.mark.few(60)
 @pytest.mark.parametrize("name", COUNTED)
 def test_flops_are_those_that_torch_counts(name: str) -> None:
     """Products with weights within 0.1 % of torch's FLOP counter; attention too, where no state

@@ -22,6 +22,7 @@ def works(chunks: int) -> st.SearchStrategy[Work]:
     return st.builds(Work, times, times, times, st.sampled_from((0.0, 0.3)))
 
 
+@pytest.mark.few(2)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data(), pp=st.integers(2, 4), groups=st.integers(5, 30))
 @pytest.mark.parametrize("schedule", CHUNKS)

@@ -77,6 +77,7 @@ def test_a_plan_exported_to_its_own_engine_fits_as_planned(
         assert found.verdict == "fits", found.text
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("engine", "to", "listed"),
     [
@@ -164,6 +165,7 @@ def exchanging(engine: str, context_kind: str, dispatcher: str) -> Plan:
     return plan_of(asked, solve(asked.question, 1))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("engine", "to", "context_kind", "dispatcher"),
     [

@@ -191,6 +191,7 @@ def test_braces_of_a_loop_are_words(written: str, rounds: list[str]) -> None:
     assert [str(command[1].value) for command in script.commands] == rounds
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("change", ["${X//a/b}", "${X%b*}", "${X^^}"])
 def test_work_on_long_texts_is_counted(change: str) -> None:
     """900 changes of a text of 163,840 characters took minutes."""

@@ -32,6 +32,7 @@ DENSE, META, *_ = items()
 ANY = ComparedPart(name="step of the plan", unit="s", predicted=1.0, measured=1.0)
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("item", [*items(8), *several(2)], ids=lambda item: item.name)
 def test_every_plan_is_one_that_the_engine_runs(item: Item) -> None:
     """At full size and tiny; each first rank is predicted to fit 80 GiB, and there is each rank."""

@@ -85,6 +85,7 @@ def unseen_fixture() -> list[tuple[Pair, float]]:
     return list(held(pairs()))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("low", [0.5, 0.6, 0.7, 0.8, 0.9])
 def test_of_unseen_sources_the_stated_share_is_ordered_as_predicted(
     low: float, unseen: list[tuple[Pair, float]]

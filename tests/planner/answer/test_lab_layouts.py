@@ -19,6 +19,7 @@ def layouts() -> dict[str, Layout]:
     return {lab.name: own_layout(lab).layout for lab in LABS}
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("lab", LABS, ids=NAMES)
 def test_the_layout_is_legal_and_fits(lab: Lab, layouts: dict[str, Layout]) -> None:
     """What ran on the real machines obeys every rule of its engine and fits in our account."""

@@ -28,6 +28,7 @@ def planned(headroom: str | None, question: Arguments = FULL) -> Plan:
     return plan_of(asked, solve(asked.question, 1))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("headroom", [None, "1%", "30GiB"])
 def test_a_plan_fits_wherever_it_is_asked(headroom: str | None, tmp_path: Path) -> None:
     """`explain`, `check` and `what-if` describe the plan of what the GPU has, with the limit that

@@ -55,6 +55,7 @@ def test_each_figure_is_moved_alone(asked: Asked) -> None:
         assert len(changed) + (setting.engine.overlap != before.engine.overlap) == 1
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("model", "experts"),
     [("llama-3.1-8b", 1), ("deepseek-v3", 1), ("deepseek-v3", 8), ("qwen3-vl-8b", 1)],

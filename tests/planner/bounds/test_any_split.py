@@ -24,6 +24,7 @@ from meshplan.planner.cuts.balanced_counts import least_recomputed
 from meshplan.planner.search.rows.rows_below import bounds_of_rows
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ["generic", "native"])
 def test_what_covers_pay_together_is_what_each_pays_alone(engine: str) -> None:
     """`BoundedLayouts.paid_ns`, which sorts each rank's segments, of one chunk that holds all."""
@@ -91,6 +92,7 @@ def _each_alone(
     return found
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("chunks", "every", "close"), [("1", 1, 0.75), ("2..", 7, 0.9)])
 def test_no_cut_is_faster_than_the_bound_of_its_row(chunks: str, every: int, close: float) -> None:
     """Cuts of one chunk per rank and of several, played; some are close to it."""

@@ -19,6 +19,7 @@ from meshplan.planner.problem.same_pipeline import SamePipeline, run_as
 CHUNKS = (3, 2, MOST, 4, 9)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ["generic", "native"])
 def test_layouts_of_many_chunks_are_bounded_together(
     engine: str, monkeypatch: pytest.MonkeyPatch

@@ -91,6 +91,7 @@ def test_paths_of_one_kind_say_no_less_than_the_program_that_prices_them() -> No
     assert limited > 0
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("block", [ordered_cuts.BLOCK, 2])
 def test_a_mean_of_no_seconds_lists_every_cut_that_ranks_hold(
     block: int, monkeypatch: pytest.MonkeyPatch

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from nightly import later
 
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
@@ -79,6 +80,7 @@ def test_what_a_stage_of_two_kinds_recomputes(
     assert found_s * NS_PER_S == pytest.approx(expected_ns, abs=4)  # rounded down, layer by layer
 
 
+@later(held_by="test_no_mix_of_a_stage_beats_the_prices_of_memory")
 def test_layouts_that_fit_in_no_cut_cost_no_budget() -> None:
     """Jamba in 4 stages on 16 H100: layouts whose stages would fit if all their layers were the
     lightest, and do not, were opened one by one until nothing of the budget was left (without the

@@ -133,6 +133,7 @@ def test_two_runs_are_never_predicted_worse_than_before(
         assert after.sum() < before.sum() - SLACK
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("factors", [(1.2, 0.7), (1.5, 0.7), (1.5, 0.85)])
 def test_two_runs_off_in_opposite_directions_still_teach(factors: tuple[float, float]) -> None:
     """What makes neither worse is learnt: both errors fall by half and more."""

@@ -202,6 +202,7 @@ def test_a_users_own_runs_correct_the_shipped_constants(tmp_path, monkeypatch):
 NANOTRON = {"framework": "nanotron", "gpus": "16", "dp": "1", "tp": "4", "pp": "4", "zero": "0"}
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("said", "waits"),
     [

@@ -34,6 +34,7 @@ def of_all_micro_batches(
     return ask_others(layouts, [alike], by, cap_kib, aim_s)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("asked", [of_the_same_order, of_all_micro_batches])
 def test_what_is_asked_is_below_a_plan_that_fits(asked: Ask) -> None:
     """Though bounds up to twice its step are wanted; they rise, and work is counted."""

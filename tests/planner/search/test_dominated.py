@@ -68,6 +68,7 @@ def test_of_two_rows(costs: list[list[float]], expected: list[bool]) -> None:
     assert beaten(wide).tolist() == expected
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_of_many_rows(seed: int) -> None:
     """Comparing every two rows says the same, of more than are compared at a time: random ones, of

@@ -161,6 +161,7 @@ sequences each, and 3 ranks are no divisor.
 """
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("texts", "lifted"), PINNED_APART, ids=["schedule", "axis", "single"])
 def test_pins_that_forbid_everything_each_alone_are_lifted_together(
     texts: dict[str, str], lifted: int, question: Questions
@@ -226,6 +227,7 @@ def test_the_nearest_miss_lacks_what_would_do(question: Questions, pricer: Price
     assert told.enough is None or told.enough.gpus > 2
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("engine", "chunks", "said"),
     [

@@ -46,6 +46,7 @@ def is_fastest(question: Question) -> int:
     return sum(x.full_layers + x.selective_layers for x in found.solutions[0].layout.stages)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_recomputing_what_fits_may_be_faster(seed: int) -> None:
     """Where rounds beside chunks hide more of the reduction than backwards get longer: no mix of
@@ -61,6 +62,7 @@ def test_so_may_recomputing_more_than_memory_counted_by_moments_asks_for() -> No
     assert is_fastest(in_rounds(40, 4096)) >= 3
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("seed", "first"), [
     pytest.param(0, 2, id="it pays in all stages: 0.2 % faster than where nothing recomputes"),
     pytest.param(16, 0, id="it would pay in some stages alone, which the engine cannot do"),

@@ -66,6 +66,7 @@ def test_which_mixes_of_a_cut_are_simulated(
     assert mixes == [bare] * simulated
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("model", "gpus", "cluster", "seq_len", "batch", "engine", "headroom", "gain"),
     [

@@ -146,6 +146,7 @@ def test_a_few_are_looked_at_while_there_is_time(
     assert seen["settle_kind"] == [kind] * settled
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("found_part", "open_part", "settled"),
     [

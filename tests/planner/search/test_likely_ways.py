@@ -127,6 +127,7 @@ def begun(arguments: Arguments) -> tuple[Question, FirstPlans]:
     return asked, FirstPlans(space, RowPrices(asked, space, closed_form, busy_ns(asked, space)))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("arguments", CASES)
 def test_estimates_are_of_the_order_of_simulated_steps(arguments: Arguments) -> None:
     """Of the likeliest ways that get a plan: within a quarter."""
@@ -160,6 +161,7 @@ def test_a_few_ways_at_a_time_are_all_of_them(monkeypatch: pytest.MonkeyPatch) -
     assert list(likely_ways(*args)) == found
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("arguments", CASES)
 def test_first_plans_fit_and_are_kept(arguments: Arguments) -> None:
     """The best of each kind, which the closed form prices alike; and fewer than the search may

@@ -5,6 +5,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from nightly import later
 
 from meshplan.costmodels.layouts import Floats
 from meshplan.costmodels.prices.known_work import KnownWork
@@ -40,6 +41,7 @@ def question() -> Question:
     return ask(ASKED).question
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kept", [pytest.param(0, id="none"), pytest.param(10**6, id="all")])
 def test_rows_are_priced_as_all_at_once(
     monkeypatch: pytest.MonkeyPatch, question: Question, kept: int
@@ -135,6 +137,7 @@ def _bytes_of(column: Floats) -> int:
     return column[:1].nbytes if column.strides[0] == 0 else column.nbytes
 
 
+@later(held_by="test_rows_in_order_are_those_of_pricing_all")
 def test_the_answer_is_that_of_all_prices_kept(
     monkeypatch: pytest.MonkeyPatch, question: Question
 ) -> None:

@@ -16,6 +16,7 @@ from meshplan.planner.search.rows.rows_below import most_passes_beside
 from meshplan.planner.space.pins import parse_pins
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("engine", "several"), [
     ("native", True), ("megatron", True), ("megatron-bridge", True), ("generic", False),
 ])  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from nightly import blocks, cases
+from nightly import blocks, cases, later
 from simulated_oracle import (
     fastest,
     free_of_pins,
@@ -155,6 +155,7 @@ def _pinned_kinds(engine: Engine) -> list[tuple[str, str]]:
     return kinds + [("dispatcher", kind) for kind in rules.usual_dispatchers]
 
 
+@later(held_by="test_answers_are_those_of_playing_everything")
 @pytest.mark.parametrize("block", blocks(1, of=7))
 def test_a_pin_never_finds_a_faster_layout(block: int) -> None:
     """Over 6 random questions of all engines."""

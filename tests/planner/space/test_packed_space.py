@@ -60,6 +60,7 @@ def test_what_another_process_made_comes_back_as_narrow() -> None:
     assert len(pickle.loads(pickle.dumps(none))) == 0
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("engine", ["megatron", "native", "hai-llm", "torchtitan"])
 def test_a_space_in_parts_is_the_space(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same rows in the same order, as many layouts, and the same count of each reason."""

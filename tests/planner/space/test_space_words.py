@@ -159,6 +159,7 @@ def test_optimal_is_over_every_cut(name: str, engine: str, pins: dict[str, str],
     )
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("k", "cuts"), [(1, "all"), (3, "runners-up listed")])
 def test_runners_up_may_be_of_a_list_where_the_plan_is_not(k: int, cuts: str) -> None:
     """The plan has one stage per rank; what may be faster than the third has several."""
