@@ -55,7 +55,7 @@ def drawn(seed: int) -> Plan | None:
 
 
 def test_a_plan_is_what_its_export_is_checked_as() -> None:
-    """Ten drawn questions (nightly 60), of which some recompute the first layers of each stage: no
+    """Six drawn questions (nightly 60), of which some recompute the first layers of each stage: no
     part of the layout is unsaid, and `check` of the file gives the step and the memory of the plan.
     """
     recomputed = []

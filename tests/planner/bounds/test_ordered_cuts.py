@@ -7,7 +7,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from nightly import cases
+from nightly import cases, later
 from played_layouts import ALL, Played, played
 
 from meshplan.costmodels.schedule.orders import V_SHAPED
@@ -70,6 +70,7 @@ def test_no_cut_in_rows_is_faster_than_its_bounds() -> None:
     assert refused > 3
 
 
+@later(held_by="test_no_cut_in_rows_is_faster_than_its_bounds")
 def test_paths_of_one_kind_say_no_less_than_the_program_that_prices_them() -> None:
     """Whole layers on each chunk are fewer cuts than real numbers, and what ranks hold at most is
     priced alike.

@@ -142,7 +142,7 @@ def test_a_plan_is_found_where_there_is_one(
     pricer: Callable[[int, float, int], Pricer],
     every_plan: Plans,
 ) -> None:
-    """Over 100 random small questions (nightly 220)."""
+    """Over 60 random small questions (nightly 220)."""
     for seed in range(block * PER_BLOCK, (block + 1) * PER_BLOCK):
         asked, price = random_case(seed, question, pricer)
         best = least_objective(asked, price, every_plan)

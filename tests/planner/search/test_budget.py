@@ -197,6 +197,7 @@ def test_exact_mixes_are_asked_for_where_they_may_bring_the_proof(
     assert len(done) == asked
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("part", "early"), [(1, False), (HUGE, True)])
 def test_layers_are_moved_as_soon_as_a_part_of_the_budget_is_spent(
     part: int, early: bool, monkeypatch: pytest.MonkeyPatch

@@ -125,6 +125,7 @@ def test_a_kind_that_was_overtaken_is_bounded_too(
     assert asked == [second, first]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("open_part", "known_part"), [(None, 1.0), (0.95, 0.95), (0.8, 0.9)])
 def test_what_was_settled_is_no_faster_than_the_best(
     proof: Simulated, open_part: float | None, known_part: float

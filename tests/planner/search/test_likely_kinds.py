@@ -43,6 +43,7 @@ def second(proof: Simulated) -> tuple[Kind, float]:
     return proof.kind(found), found.step_s
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("is_open", [True, False])
 def test_a_likely_kind_without_a_plan_gets_one(proof: Simulated, is_open: bool) -> None:
     """If something of it is open."""
@@ -54,6 +55,7 @@ def test_a_likely_kind_without_a_plan_gets_one(proof: Simulated, is_open: bool) 
     assert not is_open or proof.best[kind].step_s <= step_s * 1.001
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("slower", "settled"), [(1.5, True), (1.0, False)])
 def test_a_kind_with_a_stand_in_is_settled(
     proof: Simulated, monkeypatch: pytest.MonkeyPatch, slower: float, settled: bool

@@ -148,6 +148,7 @@ def test_the_nearest_miss_is_the_layout_that_lacks_least(seed: int) -> None:
     assert 0.999 <= miss.lacking_bytes / (0.3 * least) <= 1.02
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", [23, 55])
 def test_no_time_to_count_memory_is_not_that_nothing_fits(seed: int) -> None:
     """What fits by every moment alone was refused when `--time-limit` had ended the search."""

@@ -82,14 +82,14 @@ def _counted(question: Question, result: SearchResult) -> bool:
 
 @pytest.mark.parametrize("block", blocks(1, of=5))
 def test_answers_are_those_of_playing_everything(block: int) -> None:
-    """Over 40 random questions (100 nightly): the oracle shares the price of one layout alone."""
+    """Over 20 random questions (100 nightly): the oracle shares the price of one layout alone."""
     ended = against_oracle(range(block * 20, block * 20 + 20))
     assert ended["OPTIMAL"] >= 2
     assert ended["FEASIBLE"] <= 3
 
 
 def test_the_best_set_of_operations_to_recompute_is_found() -> None:
-    """Over 8 random questions (20 nightly) that are short of memory, with every set of the
+    """Over 6 random questions (20 nightly) that are short of memory, with every set of the
     engine's.
     """
     ended = against_oracle(range(20, cases(26, nightly=40)), latent_question)

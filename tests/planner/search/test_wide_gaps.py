@@ -80,6 +80,7 @@ def test_the_budget_does_not_end_amid_a_layout_where_there_is_more(
     assert bool(found) == simulated
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("bound_s", "limit_s", "waits"),
     [
