@@ -12,7 +12,6 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from nightly import later
 
 from meshplan import hardware_profiles
 from meshplan.costmodels.layout import Layout, Stage, even_stages
@@ -294,7 +293,6 @@ def test_long_steps_by_extrapolation(layout):
     assert short.comm_calls == whole.comm_calls
 
 
-@later(held_by="executor/dryrun/test_dry_run_cost_model.py::test_flops")
 def test_stages_add_up():
     """The stages of a pipeline execute the same FLOPs in sum as one stage, recompute aside."""
     training = Training(seq_len=64, global_batch_size=4)
