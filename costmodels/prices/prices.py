@@ -171,7 +171,8 @@ def host_may_take(layouts: Layouts, setting: Setting) -> Bools:
     if not offloads(layouts):
         return np.ones(len(layouts), bool)
     work, weights = work_table(setting, layouts), weight_table(setting, layouts)
-    return beyond_host_bytes(layouts, work, weights) == 0.0
+    takes: Bools = beyond_host_bytes(layouts, work, weights) == 0.0
+    return takes
 
 
 def mean_states_bytes(layouts: Layouts, setting: Setting) -> Floats:
