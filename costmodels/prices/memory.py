@@ -56,7 +56,7 @@ def memory_columns(
     outside = outside + reserved * received_by_row(layouts, work)
     if offloads(layouts):
         outside = outside + reserved * _on_their_way_bytes(work)
-        outside = outside + _beyond_host_bytes(layouts, work, weights)
+        outside = outside + beyond_host_bytes(layouts, work, weights)
     layers = np.arange(len(work.kinds)) < len(work.layer_kinds)
     stays = 1 - layouts.activation_offload[:, None] * layers
     saved = reserved * work.by_mode(work.rank.layer_saved_bytes)
@@ -285,7 +285,7 @@ def _on_their_way_bytes(work: Table) -> Floats:
     )
 
 
-def _beyond_host_bytes(layouts: Layouts, work: Table, weights: Table) -> Floats:
+def beyond_host_bytes(layouts: Layouts, work: Table, weights: Table) -> Floats:
     """(N,) more than any device holds where the host cannot take what even the mean rank sends it
     (one micro-batch of activations), 0 elsewhere and where its size is not known.
     """

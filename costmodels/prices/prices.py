@@ -26,10 +26,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from meshplan.costmodels.elementwise import Number
-from meshplan.costmodels.layouts import Floats, Layouts
+from meshplan.costmodels.layouts import Bools, Floats, Layouts
 from meshplan.costmodels.prices.kind_memory import bytes_by_kind, least_of_kinds
 from meshplan.costmodels.prices.memory import (
     all_states_bytes,
+    beyond_host_bytes,
     least_columns,
     memory_columns,
     one_layer_bytes,
@@ -42,7 +43,7 @@ from meshplan.costmodels.ranks.first_stage import tower_cost
 from meshplan.costmodels.ranks.rendezvous import once_s
 from meshplan.costmodels.seconds.cost import NOTHING, Cost
 from meshplan.costmodels.setting import Setting
-from meshplan.costmodels.weights.offload import copies_of_gradients
+from meshplan.costmodels.weights.offload import copies_of_gradients, offloads
 from meshplan.hardware_profiles.dataclass import dataclass
 
 
@@ -161,6 +162,17 @@ def least_micro_batch_s(layouts: Layouts, setting: Setting) -> Floats:
     """
     work = work_table(setting, layouts)
     return work.rows(_one_micro_batch(work, *_ends(work)).total_s)
+
+
+def host_may_take(layouts: Layouts, setting: Setting) -> Bools:
+    """Whether a node's memory takes what the mean pipeline rank of each row sends there: the
+    fullest rank of a plan sends no less.
+    """
+    if not offloads(layouts):
+        return np.ones(len(layouts), bool)
+    work, weights = work_table(setting, layouts), weight_table(setting, layouts)
+    takes: Bools = beyond_host_bytes(layouts, work, weights) == 0.0
+    return takes
 
 
 def mean_states_bytes(layouts: Layouts, setting: Setting) -> Floats:

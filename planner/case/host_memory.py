@@ -40,11 +40,17 @@ def host_use(host_bytes: Iterable[float], cluster: Cluster, gpus: int) -> HostUs
     return HostUse(max(host_bytes), None if share is None else float(share))
 
 
+def host_takes(setting: Setting, layout: Layout) -> bool:
+    """Whether a node's memory takes what the layout keeps there."""
+    return not offloads(layout) or _use_of(setting, layout).lacking_bytes <= 0
+
+
 def check_host(setting: Setting, layout: Layout) -> None:
     """Raise `InvalidLayout` where the host cannot take it, or its profile says too little."""
-    if not offloads(layout):
-        return
+    if not host_takes(setting, layout):
+        raise InvalidLayout(f"offload: {_use_of(setting, layout).text}")
+
+
+def _use_of(setting: Setting, layout: Layout) -> HostUse:
     memory = StepModel(setting, layout).memory()
-    use = host_use((float(rank.host) for rank in memory), setting.cluster, layout.world_size)
-    if use.lacking_bytes > 0:
-        raise InvalidLayout(f"offload: {use.text}")
+    return host_use((float(rank.host) for rank in memory), setting.cluster, layout.world_size)

@@ -25,11 +25,13 @@ import numpy as np
 
 from meshplan.costmodels.layout import VIRTUAL_STAGES, Layout, Stage
 from meshplan.costmodels.layouts import Bools, Ints
+from meshplan.costmodels.prices.prices import host_may_take
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.costmodels.step.mix_memory import FULL, SELECTIVE, Span
 from meshplan.costmodels.step.step import StepModel
 from meshplan.planner.bounds.inner import row_fits
 from meshplan.planner.bounds.split_memory import some_mix_fits
+from meshplan.planner.case.host_memory import host_takes
 from meshplan.planner.cuts.path_cuts import first_cut
 from meshplan.planner.problem.coefficients import Coefficients, Priced
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, stage_problem
@@ -161,6 +163,12 @@ def may_fit(question: Question, space: Space) -> Bools:
     """Whether each row may fit in some cut and mix, by the least that its ranks need."""
     rows, setting = np.arange(len(space.layouts)), question.setting
     space = space.take(rows)  # not packed
+    return _ranks_may_fit(question, space, rows) & host_may_take(space.layouts, setting)
+
+
+def _ranks_may_fit(question: Question, space: Space, rows: Ints) -> Bools:
+    """The same, of what is on the GPUs."""
+    setting = question.setting
     if setting.engine.kernels.counts_passes:
         return rows_may_fit(space, setting)
     if setting.has_several_kinds:
@@ -206,8 +214,10 @@ class _Ranks:
                 found, all_cuts = self._off_list(row, variant)
             if found is not None:
                 plan = StagePlan(found, 0, ())
-                return layout_of_row(self.space.layouts, row, variant, plan), True
-            every &= all_cuts
+                layout = layout_of_row(self.space.layouts, row, variant, plan)
+                if host_takes(self.setting, layout):
+                    return layout, True
+            every &= all_cuts and found is None  # another cut may send less to the host
         return None, every
 
     def _lists_all(self, row: int, variant: Variant) -> bool:

@@ -85,7 +85,7 @@ ON_HOST, RULES = "the optimizer on the host", "the rules that exclude layouts"
 def fitting_layout(question: Question, price: Pricer = closed_form) -> Fit | None:
     """A layout of `question` that fits, None if none is found."""
     return (
-        _fewest_by_price(question, [question.gpus], price)
+        _fewest_by_price(question, [question.gpus], price).fit
         or (_checked(question, [question.gpus], price)[0])
     )
 
@@ -122,24 +122,29 @@ def fewest(
     reached = np.array(counts, np.int64)
     left = reachable_sizes(q.model, q.training, reached, q.engine, q.pins, node).tolist()
     found = _fewest_by_price(question, left, price)
-    fewer = [gpus for gpus in left if found is None or gpus < found.gpus]
+    fewer = [gpus for gpus in left if found.fit is None or gpus < found.fit.gpus]
     less, unsettled = _checked(question, fewer, price)
-    fit = less or found
+    fit = less or found.fit
+    open_ = {gpus for gpus in found.unsettled if fit is None or gpus < fit.gpus}
+    unsettled = tuple(sorted(open_.union(unsettled)))
     return Fewest(fit and replace(fit, unsettled=unsettled), unsettled)
 
 
-def _fewest_by_price(question: Question, left: list[int], price: Pricer) -> Fit | None:
-    """The first of the sizes that are `left` of which something fits by its priced memory."""
-    together = 1
+def _fewest_by_price(question: Question, left: list[int], price: Pricer) -> Fewest:
+    """The first of the sizes that are `left` of which something fits by its priced memory, and
+    those before it whose hosts may take another cut of what was found.
+    """
+    together, open_ = 1, set[int]()
     while left:
         memories = [LeastMemory(q, price, left[:together]) for q in _smallest_batches(question)]
         found = [fit for memory in memories if (fit := memory.fit(memory.capacity_kib))]
+        open_ |= {gpus for memory in memories for gpus in memory.open}
         if found:
-            return min(found, key=lambda fit: fit.gpus)
+            return Fewest(min(found, key=lambda fit: fit.gpus), tuple(sorted(open_)))
         rows = sum(memory.looked_at for memory in memories) // together
         left = left[together:]
         together = max(1, min(2 * together, ROWS_TOGETHER // max(1, rows)))
-    return None
+    return Fewest(None, tuple(sorted(open_)))
 
 
 def _checked(

@@ -9,6 +9,7 @@ from meshplan.costmodels.layout import Layout
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.bounds.inner import row_bounds, row_fits
 from meshplan.planner.bounds.split_memory import least_kib
+from meshplan.planner.case.host_memory import host_takes
 from meshplan.planner.problem.coefficients import Coefficients, reserved_bytes
 from meshplan.planner.problem.stage_problem import StageProblem, stage_problem
 from meshplan.planner.search.row_layout import layout_of_row
@@ -57,6 +58,7 @@ class LeastMemory:
     looked_at  how many rows there were. Where some sizes are asked by the closed form, it is before
                kinds of exchanges are opened, and rows that surely do not fit in the question's own
                capacity are left out before seconds are priced
+    open       GPUs on which a row fits but for its fullest rank's host: another cut may send less
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class LeastMemory:
         else:
             space = space_of(question, gpus)
             self.looked_at = len(space.layouts)
+        self.setting, self.open = question.setting, set[int]()
         self.space: Space = _plain_where_it_can_be(space)
         self.coefficients: Coefficients | None = None
         self.capacity_kib = 0
@@ -101,8 +104,10 @@ class LeastMemory:
             plan = first_plan(problem)[1] if needed_kib <= coefficients.cap_kib else None
             if plan is not None:
                 layout = layout_of_row(self.space.layouts, row, variant, plan)
-                peaks = tuple(map(reserved_bytes, plan.peak_kib))
-                return Fit(int(self.space.layouts.world_size[row]), layout, peaks)
+                gpus, peaks = layout.world_size, tuple(map(reserved_bytes, plan.peak_kib))
+                if host_takes(self.setting, layout):
+                    return Fit(gpus, layout, peaks)
+                self.open.add(gpus)
         self._too_small[row] = min(too_small, default=coefficients.cap_kib)
         return None
 

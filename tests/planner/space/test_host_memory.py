@@ -9,14 +9,14 @@ import pytest
 from typer.testing import CliRunner
 
 from meshplan.costmodels.layout import InvalidLayout, Layout, even_stages
-from meshplan.costmodels.step.step import Setting
+from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.tunings import Tuning
 from meshplan.planner.answer.answer import solve
 from meshplan.planner.case.host_memory import HostUse, check_host
 from meshplan.planner.case.plan_file import read_plan
 from meshplan.planner.cli.main import app
-from meshplan.planner.search.footprint import explain
+from meshplan.planner.search.footprint import Fewest, explain, fewest
 from meshplan.planner.search.result import NoLayoutFits
 from meshplan.planner.search.rows.priced_space import Question
 from meshplan.planner.space.engine_rules import check_engine
@@ -99,6 +99,26 @@ def test_a_host_that_is_too_small_holds_nothing(question: Questions) -> None:
     layout = Layout(data_parallel=4, zero_stage=1, stages=even_stages(4, 1), optimizer_offload=True)
     with pytest.raises(InvalidLayout, match=r"more than its share of"):
         check_host(setting, layout)
+
+
+@pytest.mark.parametrize("kinds", [(0, 0, 0, 0), (0, 1, 0, 1)], ids=["priced", "checked"])
+def test_a_host_holds_what_its_fullest_rank_sends(
+    kinds: tuple[int, ...], question: Questions
+) -> None:
+    """A node that takes what the mean rank sends and not what the one with the embedding does holds
+    no step: neither a plan nor a number of GPUs says otherwise, and that number is left unsettled.
+    """
+    pins = {"optimizer_offload": "on", "pipeline_parallel": "4"}
+    asked = replace(question(kinds, 4, 16), engine=load_engine("generic"), pins=parse_pins(pins))
+    found = fewest(asked, first=4).fit
+    assert found is not None
+    hosts = [float(rank.host) for rank in StepModel(asked.setting, found.layout).memory()]
+    between = (sum(hosts) / 4 + max(hosts)) / 2 * min(4, asked.cluster.gpus_per_node)
+    tight = asked.cluster.model_copy(update={"host_memory_bytes": between})
+    asked = replace(asked, cluster=tight)
+    with pytest.raises(NoLayoutFits):
+        solve(asked, 1)
+    assert fewest(asked, first=4) == Fewest(None, unsettled=(4,))
 
 
 @pytest.mark.parametrize(
