@@ -1,20 +1,18 @@
-"""What you run now, a config or a plan of another day, beside what we would run: one question, one
-engine, the same words and units.
+"""What you run now, a config or a plan file, beside what we would run: one question, one engine,
+the same words and units.
 
     cost per trillion tokens = 1e12 / tokens per second and GPU / 3600 * price per GPU-hour
 
 A fact that the config leaves out is taken from the question and named as assumed. Where the config
 states another batch, sequence, model, number of GPUs or engine, what is set beside it is the best
-layout of the config's own question, so that both sides do the same work (`same_question`).
+layout of the config's own question (`planner.answer.own_question`).
 """
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Literal
 
 from meshplan.costmodels.layout import differing_axes
-from meshplan.costmodels.model.transformer import Model
-from meshplan.costmodels.training import Images, Lora
 from meshplan.costmodels.units import (
     SECONDS_PER_HOUR,
     TRILLION,
@@ -38,10 +36,7 @@ from meshplan.planner.case.plan_file import StageMemory
 from meshplan.planner.case.reading import Reading
 from meshplan.planner.case.resolve import Case, check_case, check_levels, resolve
 from meshplan.planner.case.settings import Settings
-from meshplan.planner.case.trained import BASE_WORDS, lora_words
 from meshplan.planner.search.rows.priced_space import Question
-from meshplan.planner.space.axis_rules import USUAL_MICRO_BATCHES
-from meshplan.planner.space.pins import Pins, parse_pin
 
 Unit = Literal["text", "s", "bytes", "fraction", "count"]
 MEMORY_NAMES = {
@@ -178,87 +173,6 @@ def _assumed(case: Case, reading: Reading) -> Iterator[str]:
         yield training.precision
     if "optimizer" not in stated:
         yield training.optimizer
-
-
-def same_question(question: Question, yours: Case) -> Question:
-    """The question of the config: `question` itself where the config asks no other."""
-    if not why_not_the_plan(question, yours):
-        return question
-    pins, size = question.pins, yours.layout.micro_batch_size
-    if _outside(question, yours):
-        sizes = ",".join(map(str, USUAL_MICRO_BATCHES))
-        pins = Pins(
-            {**pins.axes, "micro_batch_size": parse_pin("micro_batch_size", f"{sizes},{size}")}
-        )
-    return replace(
-        question,
-        model=question.model if _same_model(question.model, yours.model) else yours.model,
-        training=yours.training,
-        gpus=yours.layout.world_size,
-        engine=question.engine if question.engine.name == yours.engine.name else yours.engine,
-        pins=pins,
-    )
-
-
-def why_not_the_plan(question: Question, yours: Case) -> str:
-    """Why the answer to `question` is not what to set beside the config; empty where it is."""
-    said = list(differences(question, yours))
-    if _outside(question, yours):
-        size = yours.layout.micro_batch_size
-        said.append(f"your config has micro-batches of {size}, which are searched only if pinned")
-    return "; ".join(said)
-
-
-def _outside(question: Question, yours: Case) -> bool:
-    """Whether the search would not look at the config's micro-batch, though no pin forbids it."""
-    size = yours.layout.micro_batch_size
-    return size not in USUAL_MICRO_BATCHES and "micro_batch_size" not in question.pins.axes
-
-
-def differences(question: Question, yours: Case) -> Iterator[str]:
-    """How the config's question differs from `question`, in words."""
-    if question.gpus != yours.layout.world_size:
-        own = counted(yours.layout.world_size, "GPU")
-        yield f"your config runs on {own}, not {question.gpus:,}"
-    for field in fields(question.training):
-        old, new = getattr(yours.training, field.name), getattr(question.training, field.name)
-        if old != new:
-            plain = isinstance(old, (int, float, str)) and new is not None
-            ours = str(new) if plain else stated(field.name, new)
-            yield f"your config has {stated(field.name, old)}, not {ours}"
-    if yours.engine.name != question.engine.name:
-        yield f"your config runs on {yours.engine.name}, not {question.engine.name}"
-    if not _same_model(question.model, yours.model):
-        yield f"your config trains another model ({yours.model.name}), not {question.model.name}"
-
-
-STATED = {
-    "seq_len": ("sequences of {}", ""),
-    "global_batch_size": ("a batch of {}", ""),
-    "precision": ("precision {}", ""),
-    "optimizer": ("the optimizer {}", ""),
-    "expert_imbalance": ("busiest experts at {} times the mean", ""),
-    "packed_mean_length": ("documents of {} tokens in a sequence", "whole sequences"),
-    "optimizer_states": ("optimizer states in {}", "those the engine usually keeps"),
-    "lora": ("{}", "all weights trained"),
-    "images": ("{}", "text only"),
-}
-"""What is said of a field of `Training`, and of one that is None."""
-
-
-def stated(name: str, value: object) -> str:
-    """A field of `Training` in words."""
-    words, absent = STATED[name]
-    if isinstance(value, Lora):
-        return f"{lora_words(value)} ({BASE_WORDS[value.base_precision]})"
-    if isinstance(value, Images):
-        what = "images" if value.sense == "vision" else "sound"
-        return f"{value.tokens:,} tokens of {what}" + ", the tower frozen" * value.frozen
-    return absent if value is None else words.format(value)
-
-
-def _same_model(one: Model, other: Model) -> bool:
-    return (one.hidden, one.pattern) == (other.hidden, other.pattern)
 
 
 def compare(

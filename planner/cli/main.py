@@ -21,7 +21,6 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Container, Iterator
 from itertools import pairwise
 from typing import Annotated, Any, NoReturn
 
@@ -31,6 +30,7 @@ from typer.core import TyperGroup
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.cli.options import Finite
 from meshplan.planner.cli.start_up import import_numpy, importing
+from meshplan.planner.cli.usage import note_repeated, refuse_empty, with_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ ARITHMETIC = frozenset({"sweep", "what-if", "explain", "ui", "check", "validate"
 
 
 WROTE_JSON = frozenset({"sweep", "what-if", "validate"})
-"""Commands whose `--json` took a file before it meant the same in all."""
+"""Commands whose `--json` took a file in earlier releases, as scripts may still have it."""
 
 
 ANSWERED_BY_CODE = frozenset({"check", "diagnose", "profiles"})
@@ -134,7 +134,7 @@ UNWRITABLE = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, e
 
 
 class Commands(TyperGroup):
-    """The group of all commands, each imported when it is asked for."""
+    """The group of all commands, each imported when it is called."""
 
     def make_context(self, *words: Any, **more: Any) -> Any:
         """The context of `meshplan` itself; an option that it does not have is one line."""
@@ -143,7 +143,7 @@ class Commands(TyperGroup):
         except UsageError as error:
             if type(error).__name__ == "NoArgsIsHelpError":  # `meshplan` alone, which is help
                 raise
-            _end(_with_value(error, []), USAGE)
+            _end(with_value(error, []), USAGE)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names, in the order of `COMMANDS`."""
@@ -157,22 +157,14 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that is called; raises `BadQuestion` for an empty value, of which none means
-        anything, and for `--json FILE`, as it once was.
+        anything, for an unknown command, and for `--json FILE`.
         """
-        _refuse_empty(args)
+        refuse_empty(args)
         _refuse_unknown(args[0])
         ctx.meta[TYPED] = args
-        for option, value in pairwise(args):
-            written = value == "-" or value.endswith(".json")
-            if option == "--json" and written and args[0] in WROTE_JSON:
-                from meshplan.planner.answer.sizes import BadQuestion
-
-                raise BadQuestion(
-                    f"--json {value}: --json takes no file, it prints on stdout; write "
-                    f"`meshplan {args[0]} ... --json > FILE` (a model's .json goes before --json)"
-                )
+        _refuse_json_file(args)
         found = super().resolve_command(ctx, args)
-        _note_repeated(found[1], args)
+        note_repeated(found[1], args)
         return found
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -186,7 +178,7 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except UsageError as error:
-            _end(_with_value(error, ctx.meta[TYPED]), USAGE)
+            _end(with_value(error, ctx.meta[TYPED]), USAGE)
         except Exception as error:
             code = exit_code(error)
             if code is None:
@@ -203,61 +195,6 @@ def _end(said: Exception | str, code: int) -> NoReturn:
     raise typer.Exit(code)
 
 
-def _with_value(error: Any, args: list[str]) -> str:
-    """What Typer finds wrong, and the value as typed, which it does not name."""
-    param = getattr(error, "param", None)
-    names = param.opts if param is not None else []
-    where = f"({error.ctx.command_path} -h)" if error.ctx is not None else ""
-    given = list(_given(args, names)) if error.message else []
-    name, value = given[0 if getattr(param, "multiple", False) else -1] if given else ("", "")
-    if not name:
-        return f"{_near_option(error)} {where}".rstrip()
-    rule = error.message.removeprefix("Value error, ").removesuffix(".")
-    if rule.startswith(_NO_INTEGER):
-        rule = "it is a whole number, such as 8"
-        rule += "; --global-batch-tokens counts tokens (4M)" if name == "--global-batch" else ""
-    return f"{name} {value}: {rule} {where}".rstrip()
-
-
-def _given(args: list[str], names: Container[str]) -> Iterator[tuple[str, str]]:
-    """The options of these names with their values, in the order of the command line."""
-    for word, after in pairwise([*args, ""]):
-        name, joined, value = word.partition("=")
-        if name in names:
-            yield name, value if joined else after
-
-
-_NO_INTEGER = "Input should be a valid integer"
-
-
-def _near_option(error: Any) -> str:
-    """What is wrong; of an unknown option with those that have its letters, dashes not counted."""
-    unknown = getattr(error, "option_name", None)
-    if unknown is None or error.ctx is None:
-        return str(error.format_message())
-    options = [name for param in error.ctx.command.params for name in param.opts
-               if name.startswith("--")]  # fmt: skip
-    word = unknown.strip("-")
-    inside = [name for name in options if word and word in name.strip("-").split("-")]
-    close = difflib.get_close_matches(word, [name[2:] for name in options], cutoff=0.7)
-    names = list(dict.fromkeys([*(f"--{name}" for name in close), *inside]))[:4]
-    hint = f" (close names: {', '.join(names)})" if names else ""
-    return f"{error.message}{hint}"
-
-
-def _refuse_empty(args: list[str]) -> None:
-    """Raise `BadQuestion` for an argument that is empty, or an option that is."""
-    for before, word in pairwise(["", *args]):
-        name, given, value = word.partition("=")
-        option = name if given and name.startswith("--") and not value else ""
-        if word and not option:
-            continue
-        from meshplan.planner.answer.sizes import BadQuestion
-
-        option = option or (before if before.startswith("-") else "an argument")
-        raise BadQuestion(f"{option} is empty; give a value, or leave it out")
-
-
 def _refuse_unknown(name: str) -> None:
     """Raise `BadQuestion` for a word that is no command, with those that it is close to."""
     if name in COMMANDS or name.startswith("-"):
@@ -269,24 +206,17 @@ def _refuse_unknown(name: str) -> None:
     raise BadQuestion(f"no command {name!r}; {hint}")
 
 
-def _note_repeated(command: Any, args: list[str]) -> None:
-    """Say of an option with two values which of them counts: the last, as shells' users expect."""
-    valued = [param for param in command.params if not getattr(param, "is_flag", True)]
-    stated = list(_stated(args, {name for param in valued for name in param.opts}))
-    for param in valued:
-        values = [value for name, value in stated if name in param.opts and not param.multiple]
-        if len(set(values)) > 1:
-            print(f"note: {param.opts[0]} is given {len(values)} times; the last counts",
-                  file=sys.stderr)  # fmt: skip
+def _refuse_json_file(args: list[str]) -> None:
+    """Raise `BadQuestion` for `--json FILE`, which old scripts say to the commands that took it."""
+    for option, value in pairwise(args):
+        written = value == "-" or value.endswith(".json")
+        if option == "--json" and written and args[0] in WROTE_JSON:
+            from meshplan.planner.answer.sizes import BadQuestion
 
-
-def _stated(args: list[str], names: Container[str]) -> Iterator[tuple[str, str]]:
-    """The options of these names with their values: of `--slurm --nodes=3` the word behind it."""
-    words = iter(args)
-    for word in words:
-        name, joined, value = word.partition("=")
-        if name in names:
-            yield name, value if joined else next(words, "")
+            raise BadQuestion(
+                f"--json {value}: --json takes no file, it prints on stdout; write "
+                f"`meshplan {args[0]} ... --json > FILE` (a model's .json goes before --json)"
+            )
 
 
 def load_command(name: str) -> Any:

@@ -173,7 +173,7 @@ def _print_beside(plan: Plan, wanted: Wanted, found: "Comparison | None") -> Non
 
 
 def _yours(asked: Asked, beside: "Reading | Plan", path: Path | None) -> "Yours":
-    """The config, or the plan of another day, on the question's cluster."""
+    """The config, or the plan file, on the question's cluster."""
     from meshplan.planner.answer.compare import yours_of, yours_of_plan
     from meshplan.planner.case.missing import MissingFacts
     from meshplan.planner.check.check import case_of
@@ -247,7 +247,8 @@ def _beside_plan(
 
 def compared(asked: Asked, answer: Plan, yours: "Yours", wanted: Wanted) -> "Comparison":
     """The config beside the best layout of its own question: the plan, unless it asks another."""
-    from meshplan.planner.answer.compare import compare, same_question, why_not_the_plan
+    from meshplan.planner.answer.compare import compare
+    from meshplan.planner.answer.own_question import same_question, why_not_the_plan
 
     own, price = same_question(asked.question, yours.case), wanted.price_per_gpu_hour
     if own is asked.question:

@@ -15,9 +15,10 @@ from meshplan.hardware_profiles.engines import engine_names
 from meshplan.hardware_profiles.load import cluster_names
 from meshplan.hardware_profiles.load_models import UnknownModel, finite_config, model_names
 from meshplan.planner.answer.answer import plan_of, solve
-from meshplan.planner.answer.compare import Quantity, compare, differences, yours_of
+from meshplan.planner.answer.compare import Quantity, compare, yours_of
 from meshplan.planner.answer.explain import PART_NAMES, PricedLayout, needed_bytes, priced
 from meshplan.planner.answer.models import read_model
+from meshplan.planner.answer.own_question import differences
 from meshplan.planner.answer.question import Asked, BadQuestion, ask
 from meshplan.planner.answer.sizes import TOP
 from meshplan.planner.case.limits import check_braces

@@ -12,8 +12,9 @@ from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import cluster_hash, load_cluster, load_gpu, load_kernels
 from meshplan.hardware_profiles.schema import Cluster
-from meshplan.planner.answer.question import Asked, BadQuestion, check_formats
+from meshplan.planner.answer.question import Asked, BadQuestion
 from meshplan.planner.answer.stated_cluster import check_gpus
+from meshplan.planner.answer.stated_training import check_formats
 from meshplan.planner.case.limits import too_large
 from meshplan.planner.case.memory_limit import with_usable, with_usual_headroom
 from meshplan.planner.case.plan_file import Plan

@@ -15,16 +15,18 @@ from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.errors.layout_ratios import faster_probability, in_of_100
 from meshplan.planner.answer.answer import case_at
 from meshplan.planner.answer.compare import (
-    STATED,
     Comparison,
     Quantity,
     Yours,
     compare,
     cost_per_trillion_tokens,
+    yours_of,
+)
+from meshplan.planner.answer.own_question import (
+    STATED,
     differences,
     same_question,
     why_not_the_plan,
-    yours_of,
 )
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.cli.main import app
