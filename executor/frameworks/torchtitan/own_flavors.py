@@ -99,9 +99,8 @@ def _numbers(flavors: ast.Dict, flavor: str, tree: ast.Module, at: Path) -> dict
     for key, value in zip(flavors.keys, flavors.values, strict=True):
         if isinstance(key, ast.Constant) and key.value == flavor:
             if isinstance(value, ast.Call):
-                held = ((each.arg, _size(each.value)) for each in value.keywords)
-                given = {name: size for name, size in held
-                         if name and size and (name in _KNOWN or _may_be_size(name, size))}  # fmt: skip
+                held = ((each.arg or "", _size(each.value)) for each in value.keywords)
+                given = {name: size for name, size in held if _says_size(name, size)}
                 return _foreign_fields(ast.unparse(value.func), at) | given if given else {}
             functions = (each for each in tree.body if isinstance(each, ast.FunctionDef))
             named = value.id if isinstance(value, ast.Name) else ""
@@ -118,12 +117,13 @@ def _foreign_fields(kind: str, folder: Path) -> dict[str, float]:
     held = ((each.target.id, _size(each.value)) for each in fields
             if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
             and each.value is not None)  # fmt: skip
-    return {name: size for name, size in held if name not in _KNOWN and _may_be_size(name, size)}
+    return {name: size for name, size in held if name not in _KNOWN and _says_size(name, size)}
 
 
-def _may_be_size(name: str, size: float) -> bool:
-    """Whether a number is more than a switch, a rate or the number of a token."""
-    return size > 1 and size == int(size) and not name.endswith("_id")
+def _says_size(name: str, size: float) -> bool:
+    """Whether a number is torchtitan's own, or more than a switch, a rate or a token's number."""
+    foreign = size > 1 and size == int(size) and not name.endswith("_id")
+    return bool(name and size) and (name in _KNOWN or foreign)
 
 
 def _of_function(function: ast.FunctionDef) -> dict[str, float]:
