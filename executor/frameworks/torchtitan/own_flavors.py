@@ -6,8 +6,8 @@ take it for: copies are changed, and TOML says no more than the flavor's name.
                                              def _8b(): return Llama3Model.Config(dim=...)
 
 Only numbers that stand there are held against the model's; nothing is run. Of a function those are
-taken that all its calls agree on, its width of what it returns alone. A size that torchtitan's own
-classes of arguments lack (`ffn_dim=8192`, or a field of the copy's class with such a default) may
+taken that all its calls agree on, its width of what it returns alone. A size that the arguments of
+torchtitan's own Llama lack (`ffn_dim=8192`, or a field of the copy's class with such a default) may
 say anything, the width of the feed-forward too: it is named.
 
 Source: pytorch/torchtitan v0.2.2 `torchtitan/models/*/__init__.py`, `models/llama3/model/model.py`
@@ -37,14 +37,11 @@ _OUTER = frozenset(("dim",))  # rotary embeddings have a `dim` of their own
 _MULTIPLE_OF = 256  # the default of `multiple_of`
 _MOST = 1e9  # of a size; more is no model
 _ARGUMENTS = ("model/args.py", "args.py", "model.py", "model/model.py")
-_KNOWN = frozenset((
-    *_BUILT, "vocab_size", "head_dim", "max_batch_size", "max_seq_len", "original_seq_len",
-    "norm_eps", "rope_theta", "rope_factor", "beta_fast", "beta_slow", "mscale", "depth_init",
-    "inter_dim", "moe_inter_dim", "n_dense_layers", "n_expert_groups", "n_limited_groups",
-    "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
-    "every_n_layers_nope", "fixed_attn_block_size", "interleave_moe_layer_step",
-))  # fmt: skip
-"""Numbers among the arguments of torchtitan's own models."""
+_LLAMAS = ("llama2", "llama3")
+_KNOWN = _BUILT | {
+    "vocab_size", "max_batch_size", "max_seq_len", "norm_eps", "rope_theta", "depth_init",
+}  # fmt: skip
+"""Numbers among the arguments of torchtitan's own Llama; other models' widths stand there."""
 
 
 def own_sizes(path: str, module: str, flavor: Fact, ours: str) -> Iterator[Fact]:
@@ -152,7 +149,9 @@ def _size(value: ast.expr) -> float:
 
 
 def _with_feed_forward(sizes: dict[str, float], module: str) -> dict[str, float]:
-    if module not in ("llama2", "llama3") or not {"dim", "n_heads"} <= sizes.keys():
+    if module not in _LLAMAS:
+        return {name: size for name, size in sizes.items() if name in _KNOWN}
+    if not {"dim", "n_heads"} <= sizes.keys():
         return sizes
     wide = int(int(2 * 4 * sizes["dim"] / 3) * sizes.get("ffn_dim_multiplier", 1))
     multiple = int(sizes.get("multiple_of", 0)) or _MULTIPLE_OF

@@ -56,7 +56,7 @@ def test_a_copy_that_says_nothing_of_the_flavor_names_nothing(tmp_path: Path, in
 
 def test_only_llamas_feed_forward_follows_from_its_width(tmp_path: Path) -> None:
     """Others state theirs, which 8/3 of the width is not."""
-    sizes = "dim=4096, n_layers=36, n_heads=32, n_kv_heads=8, hidden_dim=12288"
+    sizes = "dim=4096, n_layers=36, n_heads=32, n_kv_heads=8, hidden_dim=12288, windows=128"
     toml = TOML.replace("llama3", "qwen3").replace("1B", "8B")
     init = f'qwen3_configs = {{"8B": Args({sizes})}}\n'
     assert unread(tmp_path, init, "models/qwen3", toml) == []
