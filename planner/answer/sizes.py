@@ -6,6 +6,8 @@ Of tokens 4M is 4 x 2**20 (labs count so: 512 x 8192), 1024x4096 is sequences x 
 
 import re
 
+from meshplan.planner.case.lengths import NoLength, tokens_of
+
 TOP = 3
 """Layouts that differ in kind that are told of, unless said: the plan and its runners-up."""
 SUFFIX = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "B": 2**30}
@@ -17,11 +19,10 @@ class BadQuestion(ValueError):
 
 def parse_length(text: str, option: str = "--seq-len") -> int:
     """Tokens of a sequence: "8192", or "32k" (x 1024); raises `BadQuestion`."""
-    found = re.fullmatch(r"([0-9]{1,18})(k|m)?", text.strip().lower())
-    tokens = int(found[1]) * {None: 1, "k": 2**10, "m": 2**20}[found[2]] if found else 0
-    if tokens < 1:
-        raise BadQuestion(f"{option} {text!r} is not a number of tokens; write 8192, 32k or 1m")
-    return tokens
+    try:
+        return tokens_of(text)
+    except NoLength as why:
+        raise BadQuestion(f"{option} {why}") from None
 
 
 def check_one_batch(sequences: object, tokens: object) -> None:

@@ -4,7 +4,7 @@
     cluster = "dgx-h100"       # a built-in profile or a file
     gpus = 64
     model = "llama-3.1-70b"    # a built-in model, or a config.json
-    seq_len = 8192
+    seq_len = 8192             # or "8k", as the option is written
     global_batch_size = 512
 
 The nearest file above the config counts. A flag wins over the config; the file only fills in.
@@ -21,6 +21,7 @@ from meshplan.costmodels.training import Precision
 from meshplan.hardware_profiles.bounded_file import read_bounded
 from meshplan.hardware_profiles.frozen import Frozen
 from meshplan.hardware_profiles.load import first_fault
+from meshplan.planner.case.lengths import Length
 from meshplan.planner.case.limits import MAX_PROGRAM_BYTES, MOST, check_toml
 from meshplan.planner.case.reading import FIELDS, Mode, Start
 
@@ -37,10 +38,10 @@ class Settings(Frozen):
     cluster: str | None = None
     gpus: int | None = Field(default=None, gt=0, le=MOST["gpus"])
     model: str | None = None
-    seq_len: int | None = Field(default=None, gt=0, le=MOST["seq_len"])
+    seq_len: Length | None = Field(default=None, gt=0, le=MOST["seq_len"])
     global_batch_size: int | None = Field(default=None, gt=0, le=MOST["global_batch_size"])
     micro_batch_size: int | None = Field(default=None, gt=0, le=MOST["micro_batch_size"])
-    packed_mean_length: int | None = Field(default=None, gt=0, le=MOST["packed_mean_length"])
+    packed_mean_length: Length | None = Field(default=None, gt=0, le=MOST["packed_mean_length"])
     vocab_size: int | None = Field(default=None, gt=0, le=MOST["vocab_size"])
     precision: Precision | None = None
     recompute: Mode | None = None

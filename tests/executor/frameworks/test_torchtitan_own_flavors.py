@@ -56,10 +56,34 @@ def test_a_copy_that_says_nothing_of_the_flavor_names_nothing(tmp_path: Path, in
 
 def test_only_llamas_feed_forward_follows_from_its_width(tmp_path: Path) -> None:
     """Others state theirs, which 8/3 of the width is not."""
-    sizes = "dim=4096, n_layers=36, n_heads=32, n_kv_heads=8, hidden_dim=12288"
+    sizes = "dim=4096, n_layers=36, n_heads=32, n_kv_heads=8, hidden_dim=12288, windows=128"
     toml = TOML.replace("llama3", "qwen3").replace("1B", "8B")
     init = f'qwen3_configs = {{"8B": Args({sizes})}}\n'
     assert unread(tmp_path, init, "models/qwen3", toml) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "fields", "named"),
+    [
+        (", ffn_dim=8192", "", ["ffn_dim 8192, which torchtitan's own arguments lack"]),
+        ("", "    ffn_dim: int = 8192\n", ["ffn_dim 8192"]),
+        (", ffn_dim=4096", "    ffn_dim: int = 8192\n", ["ffn_dim 4096"]),
+        ("", "    eos_id: int = 2\n    drop: float = 0.1\n    extra: bool = True\n", []),
+        (", eos_id=128001, rate=1.5", "    width: int | None = None\n", []),
+    ],
+)
+def test_a_size_that_torchtitans_arguments_lack_is_named(
+    tmp_path: Path, given: str, fields: str, named: list[str]
+) -> None:
+    """VLR-CVC/torchtitan@dd899286: its feed-forward is 2/3 of `ffn_dim`, times the multiplier."""
+    folder = tmp_path / "torchtitan/models/llama3"
+    (folder / "model").mkdir(parents=True)
+    (folder / "model/args.py").write_text(f"class Args(Base):\n    dim: int = 4096\n{fields}")
+    sizes = SIZES + f", ffn_dim_multiplier={1.3 if named else 1.5}"
+    (folder / "__init__.py").write_text(f'llama3_configs = {{"1B": Args({sizes}{given})}}\n')
+    said = [str(fact.value) for fact in read_config(TOML, str(tmp_path / "b.toml")).unread]
+    assert len(said) == len(named)
+    assert all(words in each for words, each in zip(named, said, strict=True))
 
 
 REGISTRY = """from torchtitan.models.llama3 import model_registry

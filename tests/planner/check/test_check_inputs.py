@@ -10,7 +10,7 @@ from hand_priced import GIVEN, LAYOUT, SCRIPT, TOOLS, a_plan, check_plan, check_
 from random_plans import CLUSTER
 
 from meshplan.costmodels.layout import Stage
-from meshplan.planner.case.settings import Settings
+from meshplan.planner.case.settings import Settings, UnreadableSettings, settings_near
 from meshplan.planner.check.check import check_paths, exit_code
 from meshplan.planner.check.output import MACHINE, as_table, summary
 from meshplan.planner.check.verdicts import Finding
@@ -118,10 +118,22 @@ def test_a_bad_settings_file_is_one_line(tmp_path: Path) -> None:
     assert "meshplan.toml: gpu: no such field (got 8) (known keys: cluster, gpus," in finding.text
     elsewhere = tmp_path / "other"
     elsewhere.mkdir()
-    (elsewhere / "meshplan.toml").write_text("seq_len = '4k'\n")
+    (elsewhere / "meshplan.toml").write_text("gpus = '4k'\n")
     finding = check_text(elsewhere / "train.sh", SCRIPT, Settings())
-    assert "meshplan.toml: seq_len: Input should be a valid integer" in finding.text
+    assert "meshplan.toml: gpus: Input should be a valid integer" in finding.text
     assert finding.text.endswith("(got '4k')")
+
+
+@pytest.mark.parametrize("name", ["seq_len", "packed_mean_length"])
+def test_lengths_of_a_settings_file_are_written_as_the_options(tmp_path: Path, name: str) -> None:
+    """4k is 4 x 1024 there too; 4x is refused with what may be written."""
+    (tmp_path / "meshplan.toml").write_text(f'{name} = "4k"\n')
+    assert getattr(settings_near(tmp_path), name) == 4096
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "meshplan.toml").write_text(f'{name} = "4x"\n')
+    with pytest.raises(UnreadableSettings, match=f"{name}: '4x' .* write 8192, 32k or 1m"):
+        settings_near(other)
 
 
 def test_a_path_is_not_folded_where_the_rest_has_room(tmp_path: Path) -> None:
