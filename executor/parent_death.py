@@ -1,6 +1,6 @@
 """A process that dies when its parent does, however the parent dies.
 
-On Linux the kernel is asked for it (prctl(2), PR_SET_PDEATHSIG); elsewhere a thread looks once a
+On Linux the kernel sees to it (prctl(2), PR_SET_PDEATHSIG); elsewhere a thread looks once a
 second whether the process has another parent by now. Imports nothing but the standard library: it
 runs in every rank, and between fork and exec.
 """

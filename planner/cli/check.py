@@ -233,7 +233,7 @@ def tools(*, search: bool = False) -> Tools:
 
 
 def quoted(case: Case) -> Quote:
-    """The memory of a case, and its whole price when it is asked for."""
+    """The memory of a case, and its whole price, computed when it is called."""
     from meshplan.planner.case.predict import prediction_of, stage_memory, step_model_of
 
     model = step_model_of(case)

@@ -1,4 +1,4 @@
-"""`meshplan plan`: its options; what answers is imported when it is asked, so not for `--help`."""
+"""`meshplan plan`: its options; what answers is imported when it is called, so not for `--help`."""
 
 from meshplan.planner.answer.sizes import TOP
 from meshplan.planner.cli import plan_options as options

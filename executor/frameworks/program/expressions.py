@@ -75,7 +75,7 @@ class Expressions(ABC):
         return Unknown(self.words(node), self.line)
 
     def words(self, node: ast.AST, most: int = MOST_SHOWN) -> str:
-        """A piece of syntax as it is written; each is asked for at its price."""
+        """A piece of syntax as it is written; its first reading takes steps of the budget."""
         if node not in self.budget.written:
             self.budget.written[node] = words(node)
             self.budget.step(self.line, _STEPS_OF_WORDS)

@@ -41,7 +41,7 @@ class Place:
 
     @contextmanager
     def condition(self, *, asked: bool = True) -> Iterator[None]:
-        """What is asked for its status: `set -e` does not end a shell there."""
+        """A command whose status is a condition: `set -e` does not end a shell there."""
         self.tested += asked
         try:
             yield
