@@ -9,6 +9,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand
 
+from meshplan.planner.case.limits import MAX_STAGES
+
 
 def refuse(message: str) -> NoReturn:
     """One line on standard error, exit 2: the user can mend it."""
@@ -89,6 +91,15 @@ PackedMean = Annotated[
         help="Mean tokens of documents packed in a sequence, each attending to itself.",
     ),
 ]  # fmt: skip
+PipelineRanks = Annotated[
+    int | None,
+    fact(
+        "--pp",
+        min=1,
+        max=MAX_STAGES,
+        help="Ranks of the pipeline that code beside a DeepSpeed file makes.",
+    ),
+]
 GlobalBatch = Annotated[
     int | None,
     fact("--global-batch", "--global-batch-size", min=1, help="Sequences per optimizer step."),
