@@ -22,7 +22,7 @@ from meshplan.costmodels.training import Precision
 from meshplan.hardware_profiles.bounded_file import read_bounded
 from meshplan.hardware_profiles.frozen import Frozen
 from meshplan.hardware_profiles.load import first_fault
-from meshplan.planner.case.limits import MAX_PROGRAM_BYTES, MAX_STAGES, MOST, check_toml
+from meshplan.planner.case.limits import MAX_PROGRAM_BYTES, MOST, check_toml
 from meshplan.planner.case.reading import FIELDS, Mode, Start
 
 FILE, PROJECT = "meshplan.toml", "pyproject.toml"
@@ -41,7 +41,7 @@ class Settings(Frozen):
     seq_len: int | None = Field(default=None, gt=0, le=MOST["seq_len"])
     global_batch_size: int | None = Field(default=None, gt=0, le=MOST["global_batch_size"])
     micro_batch_size: int | None = Field(default=None, gt=0, le=MOST["micro_batch_size"])
-    pipeline_parallel: int | None = Field(default=None, gt=0, le=MAX_STAGES)
+    pipeline_parallel: int | None = Field(default=None, gt=0, le=MOST["pipeline_parallel"])
     packed_mean_length: int | None = Field(default=None, gt=0, le=MOST["packed_mean_length"])
     vocab_size: int | None = Field(default=None, gt=0, le=MOST["vocab_size"])
     precision: Precision | None = None

@@ -9,10 +9,11 @@ file is not priced. A file in JSON holds the same words as a list of texts.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.case.missing import MissingFacts
-from meshplan.planner.case.reading import CannotSay, Fact
+from meshplan.planner.case.reading import CannotSay, Fact, Reading
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.case.settings import Settings
 
@@ -47,8 +48,8 @@ class LeftToCode(MissingFacts):
         has = "; ".join(f"{_words(each)} ({each.why})" for each in left)
         lines = ", ".join(str(each.line) for each in left)
         self.args = (
-            f"its plan has {has}, which the training code may add: not priced; delete the comment "
-            f"of line {lines} to price the file as it stands",
+            f"its plan has {has}, which the training code or its data may add: not priced; delete "
+            f"the comment of line {lines} to price the file as it stands",
         )
 
 
@@ -92,13 +93,35 @@ def check_left(unsaid: Iterable[Unsaid], case: Case | None, settings: Settings) 
 
 def _stated(settings: Settings, unsaid: Unsaid) -> bool:
     """Whether an option or a settings file decides it, however the plan had it."""
-    return getattr(settings, unsaid.name.rpartition(".")[2], None) is not None
+    return getattr(settings, _setting(unsaid), None) is not None
 
 
 def notes_of(unsaid: Iterable[Unsaid], case: Case) -> tuple[str, ...]:
     """A note for each difference between the plan and the file that nothing can mend."""
     lacking = (each for each in unsaid if not each.left and not _has(case, each))
     return tuple(f"unlike its plan, without {_words(each)}: {each.why}" for each in lacking)
+
+
+def noted(reading: Reading, text: str) -> Reading:
+    """The reading of a file's `text` with a note for each comment that no setting could state, for
+    those who compare it with another plan than the one that it was exported from.
+    """
+    lacking = (
+        each
+        for each in unsaid_in(text)
+        if each.name.partition(".")[0] not in _NO_PRICE and not _settable(each)
+    )
+    notes = tuple(f"exported from a plan with {_words(each)}: {each.why}" for each in lacking)
+    return replace(reading, notes=(*notes, *reading.notes))
+
+
+def _settable(unsaid: Unsaid) -> bool:
+    return unsaid.left and _setting(unsaid) in Settings.model_fields
+
+
+def _setting(unsaid: Unsaid) -> str:
+    """The key of a settings file that would state it, if there is one."""
+    return unsaid.name.rpartition(".")[2]
 
 
 def _words(unsaid: Unsaid) -> str:

@@ -9,8 +9,6 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand
 
-from meshplan.planner.case.limits import MAX_STAGES
-
 
 def refuse(message: str) -> NoReturn:
     """One line on standard error, exit 2: the user can mend it."""
@@ -93,12 +91,7 @@ PackedMean = Annotated[
 ]  # fmt: skip
 PipelineRanks = Annotated[
     int | None,
-    fact(
-        "--pp",
-        min=1,
-        max=MAX_STAGES,
-        help="Ranks of the pipeline that code beside a DeepSpeed file makes.",
-    ),
+    fact("--pp", min=1, help="Ranks of the pipeline that code beside a DeepSpeed file makes."),
 ]
 GlobalBatch = Annotated[
     int | None,

@@ -19,7 +19,7 @@ from meshplan.planner.answer.answer import plan_of as answered
 from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.case.plan_file import Plan, write_plan
-from meshplan.planner.case.reading import CannotSay
+from meshplan.planner.case.reading import CannotSay, Reading
 from meshplan.planner.case.resolve import Case, resolve
 from meshplan.planner.case.settings import Settings, settings_near
 from meshplan.planner.case.unsaid import comment_of, unsaid_in
@@ -27,6 +27,7 @@ from meshplan.planner.check.check import check_paths
 from meshplan.planner.check.verdicts import Finding
 from meshplan.planner.cli.check import tools
 from meshplan.planner.cli.main import app
+from meshplan.planner.report.plan import read_beside
 from meshplan.planner.search.result import NoLayoutFits
 
 QUESTIONS: dict[str, dict[str, Any]] = {
@@ -129,6 +130,9 @@ def test_adapters_wait_until_the_comment_is_gone(tmp_path: Path) -> None:
     assert "training.lora = rank 16" in found.text
     assert f"delete the comment of line {found.line}" in found.text
     file = folder / "torchtitan.toml"
+    beside = read_beside(file)
+    assert isinstance(beside, Reading)
+    assert "exported from a plan with training.lora = rank 16" in " ".join(beside.notes)
     lines = file.read_text().splitlines(keepends=True)
     file.write_text("".join(lines[: found.line - 1] + lines[found.line :]))
     assert _findings(folder)[0].verdict != "incomplete"
