@@ -17,6 +17,7 @@ from meshplan.executor.frameworks import (
     verl_sft,
 )
 from meshplan.executor.frameworks.automodel import read as automodel
+from meshplan.executor.frameworks.beside_export import commented
 from meshplan.executor.frameworks.hugging_face import (
     accelerate,
     deepspeed,
@@ -98,7 +99,7 @@ SCRIPT = Format("script", refused_scripts.claims, whole(refused_scripts.refuse))
 """What is recognised in order to be refused by its own name; nobody asks for it."""
 
 FRAMEWORKS = {
-    name: Framework(name, claims, read, title, export)
+    name: Framework(name, claims, read, title, commented(export))
     for name, title, claims, read, export in (
         ("nanotron", "nanotron", nanotron.claims, whole(nanotron_read.read), nanotron.export),
         ("accelerate", "Accelerate", accelerate.claims, whole(accelerate.read), accelerate.export),
@@ -122,8 +123,8 @@ FORMATS: tuple[Format, ...] = (
 """All that are read, in the order of asking: verl's options look like Megatron-Bridge's."""
 
 VARIANTS: dict[str, Callable[[Plan, int], Exported]] = {
-    "torchtitan-0.2": partial(torchtitan.export, version="0.2"),
-    "torchtitan-0.3": partial(torchtitan.export, version="0.3"),
+    "torchtitan-0.2": commented(partial(torchtitan.export, version="0.2")),
+    "torchtitan-0.3": commented(partial(torchtitan.export, version="0.3")),
 }
 """Formats of one version; the framework's own name means the latest."""
 
@@ -150,6 +151,11 @@ def framework_named(name: str, also: Iterable[str] = ()) -> Framework:
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise UnreadableConfig(f"no framework {name!r}; {hint}known are {', '.join(known)}")
     return FRAMEWORKS[own]
+
+
+def takes_files(engine: str, framework: str) -> bool:
+    """Whether an engine's files are another one's framework's, as they are."""
+    return engine not in VARIANTS and ALIASES.get(engine) == framework
 
 
 def _reader(name: str, text: str) -> Read | None:

@@ -62,10 +62,10 @@ def torchrun_words(answer: Answer) -> str:
     return f"torchrun --nnodes {answer.nodes} {each} --rdzv-backend c10d --rdzv-endpoint {MEETING}"
 
 
-def unless(layout: Layout, why: str, **sayable: object) -> list[CannotSay]:
+def unless(layout: Layout, why: str, *, left: bool = False, **sayable: object) -> list[CannotSay]:
     """One `CannotSay` for each field of `layout` that is not the one value the format implies."""
     return [
-        CannotSay(f"layout.{name}", getattr(layout, name), why)
+        CannotSay(f"layout.{name}", getattr(layout, name), why, left)
         for name, value in sayable.items()
         if getattr(layout, name) != value
     ]
@@ -110,11 +110,11 @@ def recompute_unsaid(layout: Layout) -> list[CannotSay]:
     return [CannotSay("layout.stages.recompute", layout.recompute, why)]
 
 
-def modules_unsaid(layout: Layout, why: str) -> list[CannotSay]:
+def modules_unsaid(layout: Layout, why: str, *, left: bool = False) -> list[CannotSay]:
     """For formats whose selective recompute has a fixed meaning."""
     if not any(stage.selective_layers for stage in layout.stages):
         return []
-    return [CannotSay("layout.selective_modules", ", ".join(layout.selective_modules), why)]
+    return [CannotSay("layout.selective_modules", ", ".join(layout.selective_modules), why, left)]
 
 
 ROTATES: dict[str, ContextKind] = {"allgather": "all_gather", "alltoall": "ring"}
@@ -145,16 +145,17 @@ def training_unsaid(training: Training) -> list[CannotSay]:
         unsaid.append(CannotSay(name, training.expert_imbalance, why))
     if training.packed_mean_length:
         name = "training.packed_mean_length"
-        unsaid.append(CannotSay(name, training.packed_mean_length, "belongs to the data"))
+        unsaid.append(CannotSay(name, training.packed_mean_length, "belongs to the data", True))
     if training.images:
         why = "images are the data's, and the training code builds the tower"
-        unsaid.append(CannotSay("training.images", training.images.tokens, why))
+        unsaid.append(CannotSay("training.images", training.images.tokens, why, True))
     if training.optimizer_states:
         why = "the training code says it"
-        unsaid.append(CannotSay("training.optimizer_states", training.optimizer_states, why))
+        states = training.optimizer_states
+        unsaid.append(CannotSay("training.optimizer_states", states, why, True))
     if training.lora:
         why = "not written: all weights train unless the training code adds adapters"
-        unsaid.append(CannotSay(LORA, lora_words(training.lora), why))
+        unsaid.append(CannotSay(LORA, lora_words(training.lora), why, True))
     return unsaid
 
 

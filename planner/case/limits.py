@@ -30,6 +30,7 @@ MOST: Mapping[str, float] = {
     "packed_mean_length": MOST_SEQ_LEN,
     "global_batch_size": MOST_SEQUENCES,
     "micro_batch_size": 2**20,
+    "pipeline_parallel": MAX_STAGES,
     "vocab_size": 2**27,
     "expert_imbalance": MOST_IMBALANCE,
     "lora_rank": MOST_RANK,

@@ -10,6 +10,7 @@ FLAGS = {
     "seq_len": "--seq-len",
     "global_batch_size": "--global-batch",
     "micro_batch_size": "--micro-batch",
+    "pipeline_parallel": "--pp",
     "packed_mean_length": "--packed-mean-length",
     "vocab_size": "--vocab-size",
 }
@@ -17,8 +18,8 @@ FLAGS = {
 
 EXAMPLES = {
     "cluster": "dgx-h100", "gpus": "64", "model": "llama-3.1-8b", "seq_len": "4096",
-    "global_batch_size": "512", "micro_batch_size": "1", "packed_mean_length": "512",
-    "vocab_size": "128256",
+    "global_batch_size": "512", "micro_batch_size": "1", "pipeline_parallel": "4",
+    "packed_mean_length": "512", "vocab_size": "128256",
 }  # fmt: skip
 """What stands behind an option in a message that shows how to say it."""
 

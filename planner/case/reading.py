@@ -178,6 +178,8 @@ class Reading:
                     the same where sharded replicas add up several micro-batches without a pipeline
     left_to_recipe  fields of the layout that a recipe, a program that is not read, may set, and its
                     words for them: priced as 1 or none, which is said beside the verdict
+    left_to_code    degrees that the training code may set, and this file never does: 1, unless the
+                    GPUs deny it
     others          further cases of the same file, such as the rounds of a loop over a degree
     notes           what the file says that a layout cannot hold, one line each
     """
@@ -199,6 +201,7 @@ class Reading:
     micro_batch_is_most: bool = False
     ignored: tuple[str, ...] = ()
     left_to_recipe: Mapping[str, str] = field(default_factory=dict)
+    left_to_code: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
     unread: tuple[Fact, ...] = ()
     unread_if_accumulated: tuple[Fact, ...] = ()
@@ -232,11 +235,15 @@ def accumulates(layout: Layout, training: Training) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CannotSay:
-    """One thing of a plan that a format has no word for: the field, its value, and why."""
+    """One thing of a plan that a format has no word for: the field, its value, and why.
+
+    left  whether the training code or its data may say it
+    """
 
     name: str
     value: object
     why: str
+    left: bool = False
 
     def __str__(self) -> str:
         return f"{self.name} = {self.value}: {self.why}"

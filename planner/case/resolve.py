@@ -255,7 +255,7 @@ def _recompute(
 
 def _facts(settings: Settings) -> dict[str, Fact]:
     names = ("gpus", "model", "seq_len", "global_batch_size", "micro_batch_size", "precision",
-             "packed_mean_length")  # fmt: skip
+             "pipeline_parallel", "packed_mean_length")  # fmt: skip
     return {name: Fact(getattr(settings, name), 1) for name in names if getattr(settings, name)}
 
 

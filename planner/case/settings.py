@@ -7,7 +7,8 @@
     seq_len = 8192             # or "8k", as the option is written
     global_batch_size = 512
 
-The nearest file above the config counts. A flag wins over the config; the file only fills in.
+The nearest file above the config counts. A flag wins over the config; the file only fills in. What
+it names by a path is looked for beside it, then from the working folder.
 """
 
 import tomllib
@@ -41,6 +42,7 @@ class Settings(Frozen):
     seq_len: Length | None = Field(default=None, gt=0, le=MOST["seq_len"])
     global_batch_size: int | None = Field(default=None, gt=0, le=MOST["global_batch_size"])
     micro_batch_size: int | None = Field(default=None, gt=0, le=MOST["micro_batch_size"])
+    pipeline_parallel: int | None = Field(default=None, gt=0, le=MOST["pipeline_parallel"])
     packed_mean_length: Length | None = Field(default=None, gt=0, le=MOST["packed_mean_length"])
     vocab_size: int | None = Field(default=None, gt=0, le=MOST["vocab_size"])
     precision: Precision | None = None
@@ -99,7 +101,7 @@ def _table(path: Path) -> dict[str, Any]:
 
 def _settings(table: object, path: Path) -> Settings:
     try:
-        return Settings.model_validate(table)
+        return _from_here(Settings.model_validate(table), path.parent)
     except ValidationError as error:
         fault = first_fault(error, "[tool.meshplan]")
         known = f" (known keys: {', '.join(Settings.model_fields)})"
@@ -107,6 +109,18 @@ def _settings(table: object, path: Path) -> Settings:
         raise UnreadableSettings(f"{path}: {fault}{known * unknown}") from None
 
 
+def _from_here(settings: Settings, folder: Path) -> Settings:
+    """The settings with the paths of files beside them, whatever the working folder is."""
+    named = {name: getattr(settings, name) for name in ("model", "cluster")}
+    beside = {
+        name: str(folder / text)
+        for name, text in named.items()
+        if text and (text.endswith(_FILES) or "/" in text) and (folder / text).exists()
+    }
+    return settings.model_copy(update=beside)
+
+
+_FILES = (".json", ".toml", ".yaml", ".yml")
 MOST_WORD, MOST_LINE = 300, 1500  # characters; a file's name has at most 255
 
 

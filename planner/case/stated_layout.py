@@ -30,7 +30,7 @@ def stated_layout(
         return int(facts[name].value) if name in facts else 1
 
     tp, cp, pp = (count(f"{axis}_parallel") for axis in ("tensor", "context", "pipeline"))
-    dp = _data_parallel(facts, tp * cp * pp)
+    dp = _data_parallel(facts, tp * cp * pp, reading.left_to_code - facts.keys())
     facts = as_sequences(facts, dp, cp) if is_packed(facts) else facts
     mbs = _micro_batch(facts, dp)
     if reading.micro_batch_is_most and "global_batch_size" in facts:
@@ -72,10 +72,15 @@ def _training(facts: dict[str, Fact], seq_len: int, global_batch_size: int) -> T
     )
 
 
-def _data_parallel(facts: dict[str, Fact], inner: int) -> int:
+def _data_parallel(facts: dict[str, Fact], inner: int, left: frozenset[str]) -> int:
+    """Stated, or the rest of the GPUs; raises `MissingFacts` where degrees that are `left` to the
+    code may explain why there are more.
+    """
     gpus, stated = facts.get("gpus"), facts.get("data_parallel")
     if stated is not None:
         if gpus is not None and stated.value * inner != gpus.value:
+            if left and gpus.value % (stated.value * inner) == 0:
+                raise MissingFacts(tuple(left))
             raise IllegalConfig(
                 f"data_parallel {stated.value} x tp x cp x pp {inner} = {stated.value * inner} "
                 f"GPUs, but there are {gpus.value}",

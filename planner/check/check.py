@@ -53,6 +53,7 @@ from meshplan.planner.case.settings import (
     settings_near,
 )
 from meshplan.planner.case.trained import not_priced
+from meshplan.planner.case.unsaid import Unsaid, check_left, notes_of, unsaid_in
 from meshplan.planner.check.fixes import Price
 from meshplan.planner.check.verdicts import (
     PASSED,
@@ -167,11 +168,11 @@ def check_file(
                 return _skipped(candidate, "no format recognised")
             raise UnreadableConfig(UNRECOGNISED)
         readings.extend((reading, *reading.others))
-        return _check_reading(reading, candidate.path, tools, given, limits)
+        return _check_reading(reading, unsaid_in(text), candidate.path, tools, given, limits)
 
     found = [_finding(candidate, read)]
     for other in readings[1:]:
-        judged = partial(_check_reading, other, candidate.path, tools, given, limits)
+        judged = partial(_check_reading, other, (), candidate.path, tools, given, limits)
         found.append(_finding(candidate, judged))
     if len(found) == 1:
         return found
@@ -233,10 +234,24 @@ def _skipped(candidate: Candidate, why: str) -> Finding:
     return Finding(path=str(candidate.path), verdict="skipped", text=why)
 
 
+def _as_exported(
+    reading: Reading, unsaid: tuple[Unsaid, ...], given: Settings, near: Settings
+) -> Case:
+    """The case of a reading, held against what its file says that it cannot say of its plan."""
+    try:
+        case = resolve(reading, given, near)
+    except InvalidLayout:
+        check_left(unsaid, None, given.fill(near))
+        raise
+    check_left(unsaid, case, given.fill(near))
+    return replace(case, notes=(*notes_of(unsaid, case), *case.notes))
+
+
 def _check_reading(
-    reading: Reading, path: Path, tools: Tools, given: Settings, limits: Limits
-) -> Finding:
-    case = resolve(reading, given, settings_near(path))
+    reading: Reading, unsaid: tuple[Unsaid, ...], path: Path, tools: Tools, given: Settings,
+    limits: Limits,
+) -> Finding:  # fmt: skip
+    case = _as_exported(reading, unsaid, given, settings_near(path))
     check_levels(case, reading)
     _check_stages(case, reading.line("pipeline_parallel", "virtual_stages"))
 
@@ -278,7 +293,7 @@ def not_taken(given: Settings, plan: Plan, model: Model) -> Iterator[str]:
         "cluster": plan.cluster.name, "gpus": plan.cluster.gpus, "model": plan.model.name,
         "seq_len": training.seq_len, "global_batch_size": training.global_batch_size,
         "micro_batch_size": layout.micro_batch_size, "recompute": layout.recompute,
-        "vocab_size": model.vocab,
+        "pipeline_parallel": layout.pipeline_parallel, "vocab_size": model.vocab,
     }  # fmt: skip
     for name, value in own.items():
         asked = getattr(given, name)

@@ -17,10 +17,10 @@ from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.planner.case.limits import MOST, too_large
 from meshplan.planner.case.missing import FLAGS
-from meshplan.planner.case.plan_file import UnreadablePlan, read_plan
-from meshplan.planner.case.reading import Mode, Reading, Start, UnreadableConfig
+from meshplan.planner.case.plan_file import Plan, UnreadablePlan, read_plan
+from meshplan.planner.case.reading import Exported, Mode, Reading, Start, UnreadableConfig
 from meshplan.planner.case.resolve import Case
-from meshplan.planner.case.settings import Settings, one_line
+from meshplan.planner.case.settings import FILE, Settings, one_line
 from meshplan.planner.check.check import NOT_SAID, Tools, check_paths, exit_code
 from meshplan.planner.check.fixes import Quote
 from meshplan.planner.check.output import MACHINE, Format, as_table
@@ -37,6 +37,7 @@ from meshplan.planner.cli.options import (
     MicroBatch,
     ModelName,
     PackedMean,
+    PipelineRanks,
     RecomputeMode,
     SeqLen,
     VocabSize,
@@ -72,6 +73,7 @@ def check(
     seq_len: SeqLen = None,
     global_batch_size: GlobalBatch = None,
     micro_batch_size: MicroBatch = None,
+    pipeline_parallel: PipelineRanks = None,
     packed_mean_length: PackedMean = None,
     vocab_size: VocabSize = None,
     recompute: RecomputeMode = None,
@@ -140,10 +142,10 @@ def export(
     Example: meshplan export plan.yaml --to megatron -o run/
 
     Standard output has the files (or their paths) and the command; what the format cannot express
-    is listed on standard error. On several nodes run the command on each, with MASTER the name of
-    the first one.
+    is listed on standard error, and in the files. `meshplan check` takes the folder as it is. On
+    several nodes run the command on each, with MASTER the name of the first one.
     """
-    from meshplan.executor.frameworks import exporter_named, read_config
+    from meshplan.executor.frameworks import exporter_named, read_config, takes_files
     from meshplan.executor.launch.preflight import gpus_of_a_host, profile_of
 
     try:
@@ -151,7 +153,7 @@ def export(
         per_node = gpus_per_node or gpus_of_a_host(profile_of(asked, None))
         exported = exporter_named(to)(asked, per_node)
         first, text = next(iter(exported.files.items()))
-        engine = read_config(text, first, exported.framework).engine
+        read_as = read_config(text, first, exported.framework).engine
     except (UnreadableConfig, UnreadablePlan, UnsupportedModel, InvalidLayout) as error:
         refuse(one_line(error))
     for name, text in exported.files.items():
@@ -159,14 +161,31 @@ def export(
             print(f"# {name}\n{text}")
         else:
             print(_written(out, name, text))
+    other = read_as != asked.engine
+    said = asked.engine if other and takes_files(asked.engine, exported.framework) else ""
+    if out is not None:
+        _write_settings(out, asked, exported, said)
     print(_from_here(exported.launch, exported.files, out))
     if asked.doubt:
         print(f"note: {asked.doubt}", file=sys.stderr)
     for each in exported.cannot_say:
         print(f"{exported.framework} cannot say {each}", file=sys.stderr)
-    if engine != asked.engine:
-        told = f"the plan is priced as {asked.engine} runs it, this file as {engine} does"
+    if other and not (said and out):
+        told = f"the plan is priced as {asked.engine} runs it, this file as {read_as} does"
         print(f"{told}: `meshplan check` it", file=sys.stderr)
+
+
+def _write_settings(folder: Path, plan: Plan, exported: Exported, engine: str) -> None:
+    """What `check` needs beside the files; a settings file that somebody wrote is kept."""
+    from meshplan.executor.frameworks.beside_export import MARK, model_file, settings_text
+
+    own = folder / FILE
+    if own.is_file() and not own.read_bytes().startswith(MARK.encode()):
+        print(f"{own} is there already and kept: `meshplan check` reads it", file=sys.stderr)
+        return
+    facts = {FILE: settings_text(plan, exported, engine)}
+    for name, text in {**model_file(plan, exported), **facts}.items():
+        print(_written(folder, name, text))
 
 
 def _from_here(launch: str, files: Mapping[str, str], folder: Path | None) -> str:

@@ -89,6 +89,10 @@ PackedMean = Annotated[
         help="Mean tokens of documents packed in a sequence, each attending to itself.",
     ),
 ]  # fmt: skip
+PipelineRanks = Annotated[
+    int | None,
+    fact("--pp", min=1, help="Ranks of the pipeline that code beside a DeepSpeed file makes."),
+]
 GlobalBatch = Annotated[
     int | None,
     fact("--global-batch", "--global-batch-size", min=1, help="Sequences per optimizer step."),

@@ -34,6 +34,7 @@ from meshplan.planner.case.trained import (
     trained_line,
     whole_parameters,
 )
+from meshplan.planner.case.unsaid import noted
 from meshplan.planner.report.evidence import nearest_line
 from meshplan.planner.report.fit import print_fit
 from meshplan.planner.report.layout_words import batch_words
@@ -228,6 +229,8 @@ def read_beside(config: Path) -> Reading | Plan:
 
     try:
         text = text_of(config)
-        return read_plan(config) if IS_PLAN.search(text) else read_config(text, str(config), None)
+        if IS_PLAN.search(text):
+            return read_plan(config)
+        return noted(read_config(text, str(config), None), text)
     except (UnreadableConfig, UnreadablePlan) as error:
         raise BadQuestion(f"--compare {config}: {error}") from None

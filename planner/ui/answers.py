@@ -26,6 +26,7 @@ from meshplan.planner.case.memory_limit import crowded_words
 from meshplan.planner.case.plan_file import Plan, PlanCluster, PlanModel, said
 from meshplan.planner.case.reading import UnreadableConfig
 from meshplan.planner.case.settings import one_line
+from meshplan.planner.case.unsaid import noted
 from meshplan.planner.report.comparison import assumed_line, difference, shown
 from meshplan.planner.report.fit import misfit_lines, most_asked
 from meshplan.planner.report.layout_words import batch_words
@@ -216,7 +217,7 @@ def compare_document(request: CompareRequest) -> dict[str, Any]:
     from meshplan.executor.frameworks import read_config
 
     asked = question_of(request.job)
-    reading = read_config(request.text, request.name, None)
+    reading = noted(read_config(request.text, request.name, None), request.text)
     yours = yours_of(asked.question, asked.cluster_name, reading)
     differs = tuple(differences(asked.question, yours.case))
     found = compare(yours, case_of_choice(asked, request.choice), differs=differs, searched=False)

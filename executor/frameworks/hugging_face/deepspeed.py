@@ -22,6 +22,7 @@ Source: deepspeedai/DeepSpeed@edaa7221 `deepspeed/runtime/config.py`, `runtime/z
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -85,6 +86,8 @@ _IN_CODE = (
     *("pipeline_parallel", "virtual_stages", "context_parallel"),
     *("expert_parallel", "expert_tensor_parallel"),
 )
+_LEFT = frozenset(("pipeline_parallel",))
+"""Set in code that has no file but this one; a Trainer has no pipeline of DeepSpeed's."""
 _WRITTEN = {"adamw": "AdamW", "sgd": "SGD", "muon": "Muon"}
 
 
@@ -178,6 +181,7 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
     unsaid = unless(
         la,
         code,
+        left=True,
         pipeline_parallel=1,
         virtual_stages=1,
         expert_parallel=1,
@@ -189,18 +193,18 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
     )
     if la.pipeline_parallel * la.virtual_stages > 1:
         counts = tuple(stage.layers for stage in la.stages)
-        unsaid.append(CannotSay("layout.stages", counts, code))
+        unsaid.append(CannotSay("layout.stages", counts, code, True))
     if la.recompute != "none":
-        unsaid.append(CannotSay("layout.stages.recompute", la.recompute, code))
-    unsaid += modules_unsaid(la, code)
+        unsaid.append(CannotSay("layout.stages.recompute", la.recompute, code, True))
+    unsaid += modules_unsaid(la, code, left=True)
     if la.zero_stage != 3 or la.tensor_parallel > 1:
         unsaid += unless(la, "mics_shard_size needs stage 3 and no tensor_parallel", shard_group=0)
     if la.zero_stage == 0:
         unsaid += unless(la, "offload_optimizer needs a stage above 0", optimizer_offload=False)
     elif la.zero_stage < 3 and la.optimizer_offload:
         unsaid += unless(la, "offload_optimizer.ratio needs stage 3", optimizer_offload=True)
-    unsaid.append(CannotSay("training.seq_len", training.seq_len, "belongs to the data"))
-    unsaid.append(CannotSay("model", answer.model.name, "belongs to the training code"))
+    unsaid.append(CannotSay("training.seq_len", training.seq_len, "belongs to the data", True))
+    unsaid.append(CannotSay("model", answer.model.name, "belongs to the training code", True))
     if la.zero_stage == 0 and training.precision == "bf16":
         why = "before 0.18 DeepSpeed shards masters and moments with bf16 at stage 0 too"
         unsaid.append(CannotSay("layout.zero_stage", 0, why))
@@ -216,7 +220,9 @@ def read(text: str, path: str) -> Reading:
     values = Values(read_json(text, once=True))
     if not _MARKS.search(text):
         raise UnreadableConfig("no zero_optimization, train_batch_size or the like found")
-    return reading_of(values, path)
+    reading = reading_of(values, path)
+    facts = {name: fact for name, fact in reading.facts.items() if name not in _LEFT}
+    return replace(reading, facts=facts, left_to_code=_LEFT)
 
 
 def reading_of(values: Values, path: str) -> Reading:

@@ -25,11 +25,11 @@ def said_by_script(answer: Answer) -> list[CannotSay]:
     """What the settings beside the script leave to it, whatever the plan."""
     la, training = answer.layout, answer.training
     return [
-        CannotSay("layout.micro_batch_size", la.micro_batch_size, ARGUMENT),
-        CannotSay("training.seq_len", training.seq_len, ARGUMENT),
-        CannotSay("training.global_batch_size", training.global_batch_size, ARGUMENT),
+        CannotSay("layout.micro_batch_size", la.micro_batch_size, ARGUMENT, True),
+        CannotSay("training.seq_len", training.seq_len, ARGUMENT, True),
+        CannotSay("training.global_batch_size", training.global_batch_size, ARGUMENT, True),
         CannotSay("training.optimizer", training.optimizer, NOT_HERE + "train.py runs adamw"),
-        CannotSay("model", answer.model.name, NOT_HERE + "train.py reads config.json"),
+        CannotSay("model", answer.model.name, NOT_HERE + "train.py reads config.json", True),
     ]
 
 

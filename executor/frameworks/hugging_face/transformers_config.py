@@ -39,6 +39,7 @@ from meshplan.executor.frameworks.hugging_face.script import (
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.reading import CannotSay, Exported, Fact, Reading, UnreadableConfig
 from meshplan.planner.case.resolve import engine_named
+from meshplan.planner.case.unsaid import COMMENT_KEY
 from meshplan.planner.space.engine_rules import check_trained
 
 FILE = "distributed_config.json"
@@ -64,7 +65,7 @@ def claims(name: str, text: str) -> bool:
     """
     if not name.endswith(".json") or not _SIZES.search(text):
         return False
-    return {match[1] for match in _KEYS.finditer(text)} <= FIELDS
+    return {match[1] for match in _KEYS.finditer(text)} <= FIELDS | {COMMENT_KEY}
 
 
 def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
@@ -119,7 +120,7 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
     if la.zero_stage != 3:
         unsaid.append(CannotSay("layout.zero_stage", la.zero_stage, "there is one replica"))
     if la.recompute != "none":
-        unsaid.append(CannotSay("layout.stages.recompute", la.recompute, ARGUMENT))
+        unsaid.append(CannotSay("layout.stages.recompute", la.recompute, ARGUMENT, True))
     unsaid += modules_unsaid(la, "all of a layer, or nothing")
     unsaid += said_by_script(answer)
     return unsaid + exchanges_unsaid(la) + training_unsaid(training)

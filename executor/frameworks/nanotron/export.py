@@ -163,13 +163,19 @@ def _optimizer(zero_stage: int, optimizer: str) -> dict[str, Any]:
 def _model_config(answer: Answer) -> tuple[dict[str, Any], list[CannotSay]]:
     """nanotron's Llama or Qwen2 configuration of the same sizes.
 
-    Raises `UnsupportedModel` where the first layer has no attention heads to state.
+    Raises `UnsupportedModel` where the first layer has no attention heads to state, or heads of a
+    width that no file says.
     """
     model, attention = answer.model, answer.model.kinds[0].attention
     if not attention.heads:
         raise UnsupportedModel(
             f"{model.name}: nanotron builds softmax attention in every layer, and the first has "
             "none; no file of its trains this model"
+        )
+    if model.hidden % attention.heads:
+        raise UnsupportedModel(
+            f"{model.name}: nanotron's heads are hidden / heads wide, and {model.hidden} does not "
+            f"divide by {attention.heads}; no file of its trains this model"
         )
     experts = next((kind.experts for kind in model.kinds if kind.experts), None)
     qwen = attention.qkv_bias or experts is not None

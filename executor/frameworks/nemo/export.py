@@ -90,7 +90,7 @@ def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
     recipe = RECIPES.get(plan.model.name)
     if recipe is None:
         why = "no recipe of this name; replace RECIPE in the command by one that builds it"
-        more.append(CannotSay("model", plan.model.name, why))
+        more.append(CannotSay("model", plan.model.name, why, True))
     recipe_kind, data = "pretrain", "--mode pretrain --dataset mock"
     if lora := answer.training.lora:
         flat |= bridge_settings(lora)
@@ -100,7 +100,7 @@ def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
     command = (
         f"{torchrun_words(answer)} "
         f"scripts/training/run_recipe.py --recipe {recipe or 'RECIPE'}_{recipe_kind}_config "
-        f"{data} $(cat overrides.txt)"
+        f"{data} $(grep -v '^#' overrides.txt)"
     )
     return Exported(
         framework="bridge",

@@ -134,8 +134,9 @@ def test_the_model_comes_back(framework: str, least: int) -> None:
         plan = plan_of(name, layout, Training(seq_len=2048, global_batch_size=8))
         try:
             exported = FRAMEWORKS[framework].export(plan, 8)
-        except UnsupportedModel:  # its first layer is none of attention
-            assert not model.kinds[0].attention.heads
+        except UnsupportedModel:  # its first layer is none of attention, or has heads of odd width
+            heads = model.kinds[0].attention.heads
+            assert not heads or model.hidden % heads
             continue
         if any(each.name.startswith("model") for each in exported.cannot_say):
             continue
@@ -239,7 +240,8 @@ def test_a_plan_of_before_loads_and_says_what_it_lacks(framework: str) -> None:
     exported = FRAMEWORKS[framework].export(Plan.from_yaml(old.to_yaml()), 8)
     (text,) = exported.files.values()
     guessed = ("rotary-base", "norm-epsilon", "rope_theta", "rms_norm_eps")
-    assert not any(word in text for word in guessed)
+    said = [line for line in text.splitlines() if not line.startswith("#")]
+    assert not any(word in line for word in guessed for line in said)
     unsaid = {each.name for each in exported.cannot_say if each.value == "not stated"}
     assert len(unsaid) == 4, unsaid
 

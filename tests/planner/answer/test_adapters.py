@@ -224,7 +224,7 @@ def test_bf16_states_from_a_question_to_an_export(tmp_path: Path) -> None:
     assert "adamw with bf16 states" in " ".join(result.stdout.split())
     assert read_plan(file).training.optimizer_states == "bf16"
     assert run("export", str(file), "--to", "torchtitan-0.2", "-o", str(out)).exit_code == 0
-    (written,) = out.glob("*.toml")
+    written = out / "torchtitan.toml"
     assert 'dtype = "bfloat16"' in written.read_text()
     reading = read_config(written.read_text(), written.name)
     assert reading.facts["optimizer_states"].value == "bf16"
