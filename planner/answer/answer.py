@@ -30,12 +30,12 @@ from meshplan.planner.case.predict import stage_memory, step_model_of
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.case.search_report import OpenKind, SearchReport
 from meshplan.planner.check.verdicts import fullest
+from meshplan.planner.search.both_roundings import Simulation, search_exactly
 from meshplan.planner.search.found import KIND_AXES, Kind, kind_of_layout
 from meshplan.planner.search.open_kinds import of_shown
 from meshplan.planner.search.progress import Progress
 from meshplan.planner.search.result import SearchResult, Solution
 from meshplan.planner.search.rows.priced_space import Question
-from meshplan.planner.search.search import search
 from meshplan.planner.space.words import UNLISTED, space_words
 
 MOST_REASONS = 8
@@ -57,7 +57,7 @@ def solve(
     progress: Callable[[Progress], None] | None = None,
 ) -> SearchResult:
     """The `top` best layouts, ordered by simulated step time; raises `NoLayoutFits`."""
-    return search(
+    return search_exactly(
         question, simulation_of(question), k=top, time_limit_s=time_limit_s, progress=progress
     )
 
@@ -69,17 +69,19 @@ def simulated_s(case: Case) -> float:
     return _played_s(step_model_of(case))
 
 
-def simulation_of(question: Question) -> Callable[[Layout], float]:
+def simulation_of(question: Question) -> Simulation:
     """`simulated_s` of any number of layouts of one question."""
     q = question
     models = StepModels(Setting.fitted(q.model, q.training, q.cluster, q.engine))
-    return lambda layout: _played_s(models.of(layout))
+    return lambda layout, more_bytes=0.0: _played_s(models.of(layout), more_bytes)
 
 
-def _played_s(model: StepModel) -> float:
+def _played_s(model: StepModel, more_bytes: float = 0.0) -> float:
+    """The step where a rank may fill `more_bytes` than a plan may."""
     memory, cluster = stage_memory(model), model.setting.cluster
     host = host_use((rank.host for rank in memory), cluster, model.layout.world_size)
-    if needed_bytes(memory) > cluster.fillable_bytes or host.lacking_bytes > 0:
+    too_full = needed_bytes(memory) > cluster.fillable_bytes + more_bytes
+    if too_full or host.lacking_bytes > 0:
         return math.inf
     return model.time().step_time_s
 

@@ -19,7 +19,8 @@ from meshplan.planner.case.memory_limit import with_usable
 from meshplan.planner.case.plan_findings import LEAST_GAIN, Bought, SpareMemory
 from meshplan.planner.case.predict import fits_probability, stage_memory, step_model_of
 from meshplan.planner.cuts.budget import BUDGET
-from meshplan.planner.search.faster import Faster, faster_than
+from meshplan.planner.search.both_roundings import faster_exactly
+from meshplan.planner.search.faster import Faster
 from meshplan.planner.search.progress import Fastest
 from meshplan.planner.search.rows.priced_space import Question
 from meshplan.planner.space.pins import Pins, parse_pin
@@ -112,8 +113,8 @@ class _Degrees:
         return self._faster(self._with(self.question.cluster.fillable_bytes), self.step_s).step_s
 
     def _faster(self, question: Question, limit_s: float) -> Faster:
-        simulate, left = simulation_of(question), max(0, self.left)
-        found = faster_than(question, simulate, limit_s, left, self.deadline)
+        simulation, left = simulation_of(question), max(0, self.left)
+        found = faster_exactly(question, simulation, limit_s, left, self.deadline)
         self.left -= found.work
         return found
 

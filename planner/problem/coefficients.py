@@ -1,8 +1,9 @@
 """Prices in whole numbers: the columns of `costmodels.prices.prices.Prices` in ns and KiB.
 
-Seconds become nanoseconds, bytes become KiB rounded up and the accelerator's capacity KiB rounded
-down: what fits here fits there. Coarser units move the optimum (ms and MiB by 0.3 to 1.5 %), finer
-ones overflow.
+Seconds become nanoseconds, bytes KiB. The accelerator's capacity is rounded down, all other bytes
+are rounded up, so that what fits here fits there, or down, so that what fits there fits here
+(`planner.search.both_roundings`). Coarser units move the optimum (ms and MiB by 0.3 to 1.5 %),
+finer ones overflow.
 """
 
 from collections.abc import Iterable, Mapping
@@ -64,18 +65,20 @@ class Coefficients:
     fixed_kib: Ints
     fixed_step_ns: Ints
     cap_kib: int
+    rounded_up: bool = True
 
     @classmethod
-    def of(cls, prices: Prices) -> Self:
-        """Round `prices`."""
+    def of(cls, prices: Prices, *, up: bool = True) -> Self:
+        """Round `prices`, bytes `up` or down."""
         columns = {}
+        whole = np.ceil if up else np.floor
         for field in fields(prices):
             name, value = field.name, getattr(prices, field.name)
             if name.endswith("_s"):
                 columns[name.removesuffix("_s") + "_ns"] = _rounded(np.rint(value * NS_PER_S))
             elif name.endswith("_bytes") and name != "capacity_bytes":
-                columns[name.removesuffix("_bytes") + "_kib"] = _rounded(np.ceil(value / KIB))
-        return cls(**columns, cap_kib=int(prices.capacity_bytes // KIB))
+                columns[name.removesuffix("_bytes") + "_kib"] = _rounded(whole(value / KIB))
+        return cls(**columns, cap_kib=int(prices.capacity_bytes // KIB), rounded_up=up)
 
     @classmethod
     def joined(cls, parts: Iterable[Self]) -> Self:
@@ -84,23 +87,24 @@ class Coefficients:
         """
         columns: dict[str, list[Ints]] = {name: [] for name in COLUMNS}
         for part in parts:
-            cap_kib = part.cap_kib
+            cap_kib, up = part.cap_kib, part.rounded_up
             for name in COLUMNS:
                 columns[name].append(getattr(part, name))
             del part
-        return cls(**{name: np.concatenate(columns.pop(name)) for name in COLUMNS}, cap_kib=cap_kib)
+        whole = {name: np.concatenate(columns.pop(name)) for name in COLUMNS}
+        return cls(**whole, cap_kib=cap_kib, rounded_up=up)
 
     def take(self, rows: Ints | slice) -> Self:
         """Some of the rows, in 64 bits."""
         columns: dict[str, Any] = {
             name: getattr(self, name)[rows].astype(np.int64, copy=False) for name in COLUMNS
         }
-        return type(self)(**columns, cap_kib=self.cap_kib)
+        return replace(self, **columns)
 
     def packed(self) -> Self:
         """The same in as few bytes as hold them, to `take` rows from: sums need 64 bits."""
         columns: dict[str, Any] = {name: packed_column(getattr(self, name)) for name in COLUMNS}
-        return type(self)(**columns, cap_kib=self.cap_kib)
+        return replace(self, **columns)
 
     def recomputing(self, columns: tuple[int, int, int]) -> Self:
         """With three recompute modes: those of these `columns`."""
@@ -147,7 +151,9 @@ class Coefficients:
         )
 
 
-COLUMNS = tuple(field.name for field in fields(Coefficients) if field.name != "cap_kib")
+COLUMNS = tuple(
+    field.name for field in fields(Coefficients) if field.name not in ("cap_kib", "rounded_up")
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,11 +172,12 @@ class Held:
     cap_kib: int
 
     @classmethod
-    def of(cls, columns: Mapping[str, Floats], capacity_bytes: float) -> Self:
+    def of(cls, columns: Mapping[str, Floats], capacity_bytes: float, *, up: bool = True) -> Self:
         """Round the bytes that are named as in `Prices`."""
+        whole = np.ceil if up else np.floor
         names = [field.name for field in fields(cls) if field.name != "cap_kib"]
         kib = {
-            name: _rounded(np.ceil(columns[name.removesuffix("_kib") + "_bytes"] / KIB))
+            name: _rounded(whole(columns[name.removesuffix("_kib") + "_bytes"] / KIB))
             for name in names
         }
         return cls(**kib, cap_kib=int(capacity_bytes // KIB))

@@ -117,9 +117,14 @@ def nothing_fits(
     settled &= not question.pins.offloads_activations  # their memory is a bound
     if not settled and deadline is not None and time.perf_counter() >= deadline:
         return SearchEnded()
-    which = "fits" if settled else "was found that fits"
+    return none_fits(question, proved=settled)
+
+
+def none_fits(question: Question, *, proved: bool) -> NoLayoutFits:
+    """The refusal of `question`, or that nothing was found."""
+    which = "fits" if proved else "was found that fits"
     gpus = question.counted(question.gpus)
-    return NoLayoutFits(f"no layout of {question.model.name} {which} on {gpus}", proved=settled)
+    return NoLayoutFits(f"no layout of {question.model.name} {which} on {gpus}", proved=proved)
 
 
 def least_known(run: FirstPlans, *bounds: float) -> float:

@@ -58,7 +58,10 @@ class LeastOfKinds:
         if layers are in that mode.
         """
         c = self.prices.take(rows)
-        lower = {name: getattr(c, f"{name}_kib") - self._kib(name, rows) > 1 for name in LEAST}
+        rounding = int(c.rounded_up)
+        lower = {
+            name: getattr(c, f"{name}_kib") - self._kib(name, rows) > rounding for name in LEAST
+        }
         found: Bools = lower.pop("transient")
         for each in lower.values():
             found = found | each[:, None]

@@ -46,6 +46,7 @@ class Question:
     """What is to be trained, on what, by which engine, and what the user fixed.
 
     empty_stages   as in `Setting`
+    rounds_up      whether bytes are, when they become KiB (`planner.search.both_roundings`)
     """
 
     model: Model
@@ -55,6 +56,7 @@ class Question:
     engine: Engine
     pins: Pins = field(default_factory=Pins)
     empty_stages: bool = False
+    rounds_up: bool = True
 
     @property
     def setting(self) -> Setting:
@@ -159,7 +161,8 @@ def may_hold(question: Question, space: Space, rows: Ints) -> Ints:
     rows = _states_fit(question, space, rows)
     some = space.take(rows)
     columns = memory_bytes(some.layouts, question.setting)
-    return rows[row_fits(some, Held.of(columns, question.cluster.fillable_bytes))]
+    held = Held.of(columns, question.cluster.fillable_bytes, up=question.rounds_up)
+    return rows[row_fits(some, held)]
 
 
 def _states_fit(question: Question, space: Space, rows: Ints) -> Ints:
@@ -186,7 +189,7 @@ def price_space(question: Question, space: Space, price: Pricer) -> Coefficients
 
     def block(first: int) -> Coefficients:
         some = rows[first : first + firsts.step]
-        return Coefficients.of(price(space.layouts.take(some), question))
+        return Coefficients.of(price(space.layouts.take(some), question), up=question.rounds_up)
 
     return Coefficients.joined(done_of_each(block, firsts))
 

@@ -110,13 +110,13 @@ def test_what_fits_in_one_gib_is_searched_once(monkeypatch: pytest.MonkeyPatch) 
     profile = asked.profile.model_copy(update={"usable_memory_bytes": little_more})
     asked = replace(asked, profile=profile)
     plan, searches = plan_of(asked, solve(asked.question, 1)), list[float]()
-    real = spare_memory_module.faster_than
+    real = spare_memory_module.faster_exactly
 
     def counted(question: Question, *arguments: Any) -> Faster:
         searches.append(question.cluster.fillable_bytes)
         return real(question, *arguments)
 
-    monkeypatch.setattr(spare_memory_module, "faster_than", counted)
+    monkeypatch.setattr(spare_memory_module, "faster_exactly", counted)
     once = spare_memory(asked, as_fastest(plan))
     assert searches == [little_more]
     monkeypatch.setattr(spare_memory_module.Gain, "is_all_of", lambda *_: False)

@@ -1,0 +1,85 @@
+"""Memory at its edge: what a search says holds to the byte, though it sums memory in whole KiB."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from meshplan.costmodels.layout import Layout
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.planner.answer.answer import case_at, needed_bytes, simulation_of, solve
+from meshplan.planner.case.memory_limit import with_usable
+from meshplan.planner.case.predict import stage_memory, step_model_of
+from meshplan.planner.search.both_roundings import faster_exactly
+from meshplan.planner.search.result import NoLayoutFits
+from meshplan.planner.search.rows.priced_space import Question
+from meshplan.planner.space.pins import parse_pins
+
+Questions = Callable[..., Question]
+BUDGET = 10**9
+
+
+def need_of(question: Question, layout: Layout) -> float:
+    return needed_bytes(stage_memory(step_model_of(case_at(question, layout))))
+
+
+def with_memory(question: Question, usable_bytes: float) -> Question:
+    return replace(question, cluster=with_usable(question.cluster, usable_bytes))
+
+
+def dense(question: Questions, layers: int, gpus: int, batch: int) -> Question:
+    """Memory is summed in KiB, not counted by moments, and no sum of it is a whole KiB."""
+    return replace(question((0,) * layers, gpus, batch), engine=load_engine("generic"))
+
+
+@pytest.mark.parametrize(("layers", "gpus", "batch"), [(4, 1, 1), (8, 2, 4)])
+def test_memory_filled_to_the_byte(layers: int, gpus: int, batch: int, question: Questions) -> None:
+    """The plan of ample memory stays the plan where a GPU has exactly the bytes that it needs. With
+    one byte less it is not offered, and another is not called optimal: it is bounded by the first.
+    """
+    asked = dense(question, layers, gpus, batch)
+    ample = solve(asked, 1).solutions[0]
+    need = need_of(asked, ample.layout)
+    exact = solve(with_memory(asked, need), 1)
+    assert (exact.status, exact.solutions[0].step_time_s) == ("OPTIMAL", ample.step_time_s)
+    less = solve(with_memory(asked, need - 1), 1)
+    assert need_of(asked, less.solutions[0].layout) <= need - 1
+    assert less.bound_s == pytest.approx(ample.step_time_s, rel=1e-6)
+    assert less.status == "FEASIBLE"
+    assert less.gap == 1 - less.bound_s / less.solutions[0].step_time_s
+
+
+def test_a_refusal_at_the_edge_says_that_none_was_found(question: Questions) -> None:
+    """The only layout is found where it fills the memory. A byte less: rounded down it may fit, so
+    no proof is claimed. Far less is a proof.
+    """
+    asked = replace(dense(question, 4, 1, 1), pins=parse_pins({"recompute": "none"}))
+    only = solve(asked, 1).solutions[0].layout
+    need = need_of(asked, only)
+    assert solve(with_memory(asked, need), 1).solutions[0].layout == only
+    for usable_bytes, proved in ((need - 1, False), (need / 2, True)):
+        with pytest.raises(NoLayoutFits) as refused:
+            solve(with_memory(asked, usable_bytes), 1)
+        assert refused.value.proved == proved
+        assert ("was found that fits" in str(refused.value)) != proved
+
+
+def test_what_memory_buys_is_told_to_the_byte(question: Questions) -> None:
+    """What may be faster than a slower step: the plan where it fills the memory; with a byte less
+    what fits, under a bound that leaves the first open.
+    """
+    asked = dense(question, 4, 1, 1)
+    ample = solve(asked, 1).solutions[0]
+    need, limit_s = need_of(asked, ample.layout), ample.step_time_s * 1.2
+
+    def bought(usable_bytes: float) -> tuple[Layout, float, float]:
+        more = with_memory(asked, usable_bytes)
+        found = faster_exactly(more, simulation_of(more), limit_s, BUDGET)
+        assert found.layout is not None
+        return found.layout, found.step_s, found.bound_s
+
+    assert bought(need) == (ample.layout, ample.step_time_s, ample.step_time_s)
+    layout, step_s, bound_s = bought(need - 1)
+    assert need_of(asked, layout) <= need - 1
+    assert bound_s == pytest.approx(ample.step_time_s, rel=1e-6)
+    assert bound_s < step_s
