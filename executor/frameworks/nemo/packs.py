@@ -12,6 +12,7 @@ src/megatron/bridge/training/config.py `ConfigContainer.validate`, data/builders
 from collections.abc import Mapping
 
 from meshplan.executor.frameworks.documents.values import Values
+from meshplan.planner.case.packed import AS_ONE
 from meshplan.planner.case.reading import Fact, IllegalConfig
 
 PACK = "packed_sequence_size"
@@ -31,7 +32,7 @@ def packed_length(
     if size is not None and size.value > 0:
         _check_alone(facts)
         facts["seq_len"] = size
-        return ("documents of a pack, which attend to themselves alone, are priced as one",)
+        return (AS_ONE,)
     if any((fact := found.get(name)) and fact.value is True for name in _IN_BATCH):
         return ("samples packed in their micro-batch are priced as whole sequences",)
     if any(name in found for name in SPECS):
