@@ -1,8 +1,10 @@
 """The base of everything that people write: what a file may say, and the bounds of its numbers."""
 
-from typing import Annotated
+from collections.abc import Iterator
+from functools import cache
+from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 MOST_COUNTED = 10**9  # of anything in a profile; a bound keeps a typo from being computed with
 Count = Annotated[int, Field(gt=0, le=MOST_COUNTED)]
@@ -17,3 +19,33 @@ class Frozen(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """`gpus = true` is not 1, which pydantic would make of it."""
+        if _holds_truth(value) and _of_numbers(cls, str(info.field_name)):
+            raise ValueError("a number is wanted, not true or false")
+        return value
+
+
+def _holds_truth(value: Any) -> bool:
+    inside = value.values() if isinstance(value, dict) else value
+    if isinstance(inside, list | tuple) or inside is not value:
+        return any(map(_holds_truth, inside))
+    return isinstance(value, bool)
+
+
+@cache
+def _of_numbers(kind: type[BaseModel], name: str) -> bool:
+    """Whether a field holds numbers alone, or texts and nothing beside them."""
+    leaves = {*_leaves(kind.model_fields[name].annotation)}
+    return bool(leaves & {int, float}) and leaves <= {int, float, str, type(None)}
+
+
+def _leaves(annotation: Any) -> Iterator[Any]:
+    inside = get_args(annotation)
+    if not inside:
+        yield annotation
+    for each in inside:
+        yield from _leaves(each) if isinstance(each, type) or get_args(each) else ()

@@ -19,6 +19,11 @@ from meshplan.planner.case.missing import FLAGS, MissingFacts
 from meshplan.planner.case.reading import Fact, IllegalConfig, Reading
 from meshplan.planner.case.settings import Settings
 
+AS_ONE = (
+    "documents of a pack, which attend to themselves alone, are priced as one, unless "
+    f"{FLAGS['packed_mean_length']} says how long they are"
+)
+"""The note on packs of a known length."""
 _FOLLOW = ("seq_len", "global_batch_size", "micro_batch_size")
 
 

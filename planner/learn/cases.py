@@ -135,7 +135,8 @@ def measured_run(log: Path, config: Path | None, source: LogSource) -> LoggedRun
 STATED = {
     "gpus": "GPUs", "tensor_parallel": "tensor-parallel ranks",
     "pipeline_parallel": "pipeline ranks", "context_parallel": "context-parallel ranks",
-    "sequences": "sequences in a step", "sequence_length": "tokens in a sequence",
+    "expert_parallel": "expert-parallel ranks", "sequences": "sequences in a step",
+    "sequence_length": "tokens in a sequence", "tokens": "tokens in a step",
 }  # fmt: skip
 
 
@@ -145,7 +146,8 @@ def check_stated(log: Path, stated: Stated, config: Path, case: Case) -> None:
     known = {
         "gpus": layout.world_size, "tensor_parallel": layout.tensor_parallel,
         "pipeline_parallel": layout.pipeline_parallel, "context_parallel": layout.context_parallel,
-        "sequences": training.global_batch_size, "sequence_length": training.seq_len,
+        "expert_parallel": layout.expert_parallel, "sequences": training.global_batch_size,
+        "sequence_length": training.seq_len, "tokens": training.global_batch_tokens,
     }  # fmt: skip
     for name, values in stated.items():
         if known[name] not in values:

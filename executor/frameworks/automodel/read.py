@@ -44,6 +44,7 @@ from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.keys.lists import judged, unjudged
 from meshplan.executor.frameworks.torchtitan.names import SCHEDULE_NAMES, SINGLE_STAGE
+from meshplan.planner.case.packed import AS_ONE
 from meshplan.planner.case.reading import Fact, IllegalConfig, NothingToRead, Placement, Reading
 
 KEYS = ("automodel_keys.toml",)
@@ -220,7 +221,7 @@ def _read_length(values: Values, facts: dict[str, Fact]) -> list[str]:
     data = str((values.get("dataset._target_") or Fact("", 1)).value)
     if packed and packed.value:
         put(facts, seq_len=packed)
-        return ["documents of a pack, which attend to themselves alone, are priced as one"]
+        return [AS_ONE]
     put(facts, seq_len=longest)
     whole = "mock" in data or "megatron" in data.lower() or longest is None
     return [] if whole else ["samples that are not packed are priced as whole sequences"]

@@ -10,7 +10,7 @@
     context_kind         model.cp_comm_type
     dispatcher           model.moe_token_dispatcher_type, model.moe_flex_dispatcher_backend
     batch                train.micro_batch_size, train.global_batch_size
-    seq_len              dataset.seq_length, model.seq_length
+    seq_len              dataset.seq_length, model.seq_length; of packed samples see `packs`
     precision            mixed_precision: bf16_mixed, bf16_with_fp8_current_scaling_mixed ...
     userbuffers          comm_overlap.tp_comm_overlap, NeMo's model.ub_tp_comm_overlap
     lora                 peft.dim, peft.target_modules, of a recipe for PEFT
@@ -52,6 +52,7 @@ from meshplan.executor.frameworks.nemo.overrides import (
     is_words,
     words_of,
 )
+from meshplan.executor.frameworks.nemo.packs import packed_length
 from meshplan.executor.frameworks.nemo.recipe import (
     data_length,
     leaves_sharding,
@@ -158,6 +159,7 @@ def _reading(run: Run, path: str) -> Reading:
     values = _entries(plain, run)
     facts, placement, recompute, notes = layout_facts(values, offload_fraction=0.0)
     facts |= training_facts(values)
+    packed = () if nemo else packed_length(found, values, facts)
     unread += [] if nemo else optimizer_unread(values, "optimizer.optimizer")
     if _precision(facts) in ("bf16", "fp16"):
         put(facts, precision=values.word(MIXED, "mixed_precision", "precision"))
@@ -191,7 +193,7 @@ def _reading(run: Run, path: str) -> Reading:
         unknown_model=run.named,
         left_to_recipe=_left_to_recipe(run, plain if nemo else found, nemo=nemo),
         notes=(
-            *run.notes, *in_part, *assumed, *notes, *noted, *beside,
+            *run.notes, *in_part, *assumed, *packed, *notes, *noted, *beside,
             *values.suspects(COUNTS.values()),
         ),
         unread=(

@@ -23,6 +23,7 @@ from typing import Any
 from meshplan.executor.frameworks.adapters import BRIDGE_RANK
 from meshplan.executor.frameworks.documents.values import shown
 from meshplan.executor.frameworks.nemo.mixed_precision import MIXED, NARROW_RECIPES
+from meshplan.executor.frameworks.nemo.packs import OF_PACKS
 from meshplan.executor.frameworks.nemo.run import Run
 from meshplan.executor.frameworks.program.budget import Budget, Unfollowed
 from meshplan.executor.frameworks.program.calls import Rules
@@ -43,8 +44,8 @@ _OPAQUE = (
 )
 _SECTIONS = ("model", "train", "ddp", "dist", "optimizer", "mixed_precision", "comm_overlap",
              "peft")  # fmt: skip
-"""Sections that say the layout, memory or shape; of the data set its length."""
-_COUNTED = ("*", OTHERS, "dataset.seq_length", "dataset.*", f"dataset.{OTHERS}")
+"""Sections that say the layout, memory or shape; of the data set its length and packs."""
+_COUNTED = ("*", OTHERS, "dataset.seq_length", "dataset.*", f"dataset.{OTHERS}", *OF_PACKS)
 _OF_FSDP = ("data_parallel_sharding_strategy", "suggested_communication_unit_size",
             "fsdp_manual_registration", "fsdp_double_buffer", "keep_fp8_transpose_cache",
             "megatron_fsdp_main_params_dtype", "megatron_fsdp_main_grads_dtype",

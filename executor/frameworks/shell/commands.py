@@ -3,6 +3,7 @@ a tree.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 from meshplan.executor.frameworks.shell import syntax
@@ -36,6 +37,16 @@ def decides(condition: syntax.Block) -> bool:
 def is_shell(node: syntax.Node) -> bool:
     """Whether it runs in a shell of its own."""
     return isinstance(node, syntax.Block) and node.alone
+
+
+def failing(node: syntax.Node, statuses: Sequence[int]) -> syntax.Simple | syntax.Test | None:
+    """The command that `set -e` looks at behind `node`: itself, or the first of a pipeline whose
+    last part holds and whose parts end with `statuses`; a last part that fails was looked at.
+    """
+    if isinstance(node, syntax.Block) and node.piped and any(statuses) and not statuses[-1]:
+        while isinstance(node, syntax.Block) and node.items:
+            node = node.items[0][1]
+    return node if isinstance(node, syntax.Simple | syntax.Test) else None
 
 
 def reads(condition: syntax.Block) -> bool:

@@ -69,8 +69,8 @@ class Follower:
         self.expander.status = 0 if holds else self.ended or 1
         if isinstance(node, syntax.Simple | syntax.Test) or commands.is_shell(node):
             self.expander.statuses = [self.expander.status]
-        if isinstance(node, syntax.Simple | syntax.Test):
-            self._errexit(node, since, holds=holds)
+        if (failing := commands.failing(node, self.expander.statuses)) is not None:
+            self._errexit(failing, since, holds=holds)
         return holds
 
     def _errexit(self, node: syntax.Simple | syntax.Test, since: int, *, holds: bool) -> None:

@@ -11,6 +11,7 @@
     dtype                                           precision; bf16: the optimizer's states too
     optimizer._component_                           optimizer
     model._component_                               model, by the name of its builder
+    a file's name that ends in _single_device       gpus 1, as its recipes are named
 
 A recipe of one device is ZeRO of one rank. torchtune runs FSDP2, which is priced as the engine
 `accelerate-chunked-loss`. A key that is in no list (`torchtune_keys.toml`), and one that changes
@@ -39,6 +40,8 @@ OPTIMIZERS = {
 }  # fmt: skip
 """bitsandbytes' of 32 bits keep these beside weights of 16, which is not modelled."""
 _MARK = re.compile(r"\b_component_:[ \t]*torchtune\.")
+_ALONE = re.compile(r"_single_device\.ya?ml$")
+_ONE_DEVICE = "the file's name says one device: priced on one GPU, unless --gpus says more"
 _LOSSES = "torchtune.modules.loss."
 _PIECES = 8
 """Of the logits, where a loss of torchtune's says no other number (num_output_chunks)."""
@@ -65,6 +68,8 @@ def read(text: str, path: str) -> Reading:
         seq_len=values.count("tokenizer.max_seq_len"),
     )
     _read_ranks(values, facts)
+    alone = _ALONE.search(path) is not None
+    put(facts, gpus=Fact(1, 1) if alone else None)
     unknown = _read_model(values, facts)
     unread = optimizer(values, facts, "optimizer._component_", OPTIMIZERS)
     lora, more = of_torchtune(values)
@@ -78,7 +83,8 @@ def read(text: str, path: str) -> Reading:
     return Reading(
         framework="torchtune", engine=ENGINE, path=path, facts=facts, unknown_model=unknown,
         recompute=Recompute("full" if full else "none"), ignored=values.ignored(),
-        notes=(*_assumed(values), *noted), unread=(*unread, *not_understood),
+        notes=(*(_ONE_DEVICE,) * alone, *_assumed(values), *noted),
+        unread=(*unread, *not_understood),
     )  # fmt: skip
 
 

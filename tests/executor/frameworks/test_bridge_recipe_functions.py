@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from meshplan.executor.frameworks import read_config, recognise
-from meshplan.planner.case.reading import NothingToRead, Reading
+from meshplan.planner.case.reading import IllegalConfig, NothingToRead, Reading
 
 RECIPE = """
 import os
@@ -134,3 +134,38 @@ def test_a_number_of_the_environment_is_noted() -> None:
     reading = _read("cfg.model.context_parallel_size = int(os.environ.get('CP', 2))")
     assert _values(reading)["context_parallel"] == 2
     assert "CP of the environment is taken as 2, the program's default" in " ".join(reading.notes)
+
+
+_PACKS = "cfg.dataset.offline_packing_specs = PackedSequenceSpecs(packed_sequence_size={})"
+
+
+@pytest.mark.parametrize(
+    ("body", "length", "note"),
+    [
+        pytest.param("pass", 4096, "", id="pre-training"),
+        pytest.param("cfg.dataset.packed_sequence_specs = None", 4096, "not packed", id="alone"),
+        pytest.param(_PACKS.format(1024), 1024, "documents of a pack", id="packs"),
+        pytest.param("cfg.dataset.pack_sequences_in_batch = True", 4096, "in their", id="in batch"),
+    ],
+)
+def test_a_pack_of_documents_is_a_sequence(body: str, length: int, note: str) -> None:
+    """The data's own length is that of a sample then (data/builders/gpt_sft.py)."""
+    reading = _read(body)
+    assert _values(reading)["seq_len"] == length
+    assert any(note in each and "priced as" in each for each in reading.notes) == bool(note)
+
+
+def test_a_pack_is_a_micro_batch_of_its_own() -> None:
+    """training/config.py, `validate`; a size that is not known is named."""
+    with pytest.raises(IllegalConfig, match="micro_batch_size 2 with packed sequences"):
+        _read(f"cfg.train.micro_batch_size = 2\n    {_PACKS.format(4096)}")
+    unread = [str(fact.value) for fact in _read(_PACKS.format("unknown()")).unread]
+    assert any("packed_sequence_size = unknown()" in each for each in unread)
+
+
+def test_packs_of_overrides_are_read_too() -> None:
+    text = (
+        "model: {tensor_model_parallel_size: 2}\ntrain: {micro_batch_size: 1}\n"
+        "dataset: {seq_length: 512, packed_sequence_specs: {packed_sequence_size: 8192}}\n"
+    )
+    assert _values(read_config(text, "sft.yaml", "bridge"))["seq_len"] == 8192

@@ -58,6 +58,20 @@ def test_a_recipe_is_read() -> None:
     assert case.model.name == "llama-3.3-70b"
 
 
+def test_a_name_of_one_device_is_one_gpu() -> None:
+    """As torchtune names the files of its single-device recipes; an option wins, a settings file
+    does not.
+    """
+    text = FULL.replace("tensor_parallel_dim: 8", "tensor_parallel_dim: 1")
+    alone, free = (read_config(text, f"70B_full{end}.yaml") for end in ("_single_device", ""))
+    near = Settings(cluster="dgx-h100", gpus=64)
+    assert resolve(alone, Settings(), near).layout.world_size == 1
+    assert resolve(free, Settings(), near).layout.world_size == 64
+    assert resolve(alone, Settings(gpus=8), near).layout.world_size == 8
+    assert any("one device" in note for note in alone.notes)
+    assert not any("one device" in note for note in free.notes)
+
+
 @pytest.mark.parametrize(
     ("quantised", "ffn", "expected"),
     [

@@ -310,3 +310,33 @@ def test_what_a_log_says_of_its_run() -> None:
     assert stated("[INFO] [config.py:864:print]   train_batch_size ............. 32\n") == {
         "sequences": {32}
     }
+
+
+@pytest.mark.parametrize(
+    ("line", "gpus", "degrees"),
+    [
+        pytest.param("parallelism: pp=2, dp_replicate=2, dp_shard=4, cp=1, tp=8, ep=4, etp=1",
+                     128, {"tensor": 8, "pipeline": 2, "context": 1, "expert": 4}, id="today"),
+        pytest.param("parallelism: dp_replicate=1, dp_shard=6, cp=2",
+                     12, {"tensor": 1, "pipeline": 1, "context": 2}, id="without experts"),
+    ],
+)  # fmt: skip
+def test_a_device_mesh_states_the_layout(line: str, gpus: int, degrees: dict[str, int]) -> None:
+    """torchtitan's: the axis of experts divides GPUs that the others have divided already."""
+    named = {f"{name}_parallel": {degree} for name, degree in degrees.items()}
+    assert stated(f"[titan] - root - INFO - Building device mesh with {line}\n") == {
+        "gpus": {gpus}, **named,
+    }  # fmt: skip
+
+
+def test_a_device_mesh_as_it_was_printed_before() -> None:
+    """Axes of one rank are left out; axes of another program say nothing."""
+    old = "Building 2-D device mesh with ['dp_shard', 'tp'], [4, 2]\n"
+    said = stated(old)
+    assert (said["gpus"], said["tensor_parallel"], said["pipeline_parallel"]) == ({8}, {2}, {1})
+    assert stated("Building 1-D device mesh with ('dp',), [4]\n")["gpus"] == {4}
+    experts = "Building 2-D device mesh with ['dp_shard_mod_ep', 'dp_shard_in_ep'], [2, 3]\n"
+    assert stated(experts)["gpus"] == {6}
+    assert not stated("Building 2-D device mesh with ['dp', 'tp_w_sp'], [4, 2]\n")
+    now = "Trainer is initialized with 4096 tokens per DP rank, 262144 tokens per train step\n"
+    assert stated(now) == {"tokens": {262144}}
