@@ -25,14 +25,14 @@ from meshplan.costmodels.layouts import Floats, Layouts
 from meshplan.costmodels.ranks.rank import Rank
 from meshplan.costmodels.ranks.recompute_sets import recompute_sets
 from meshplan.costmodels.seconds.cost import Pass
+from meshplan.costmodels.seconds.layer import DIRECTIONS
 from meshplan.costmodels.setting import Setting
 
 
 def kind_costs(layouts: Layouts, setting: Setting, kinds: Iterable[int]) -> Floats:
-    """(N, C) of each layout: busy and waiting seconds and chains of each pass, kernels issued and
-    bytes kept, of each of the layer `kinds` under each recompute mode. (What else differs are
-    modules of multi-token prediction, which are layers of one of these kinds and what both have in
-    common.)
+    """(N, C) of each layout: busy, waiting and issuing seconds and chains of each pass, and bytes
+    kept, of each of the layer `kinds` under each recompute mode. (What else differs are modules of
+    multi-token prediction, which are layers of one of these kinds and what both have in common.)
     """
     rank = Rank(setting, layouts)
     modes: tuple[Mode, ...] = (*recompute_sets(setting), "full")
@@ -47,12 +47,14 @@ def _columns(rank: Rank, kind: int, modes: Iterable[Mode]) -> Iterator[Number]:
     plain = rank.plain_cost(kind, "none")
     for each in (plain.forward, plain.input_grad, plain.weight_grad):
         yield from _seconds(each)
-    yield rank.pricer.launches(rank.operations(kind))
+    for direction in DIRECTIONS:
+        yield rank.pricer.issued_s(rank.operations(kind), direction)
     yield plain.saved_bytes
     yield from _chains(rank, kind, "none")
     for mode in modes:
         cost = rank.plain_cost(kind, mode)
         yield from _seconds(cost.replay)
+        yield rank.pricer.issued_s(rank.run_forward(kind, mode), "forward")
         yield cost.saved_bytes
         yield from _chains(rank, kind, mode)
 

@@ -289,6 +289,20 @@ def test_a_faster_kind_that_keeps_more_leaves_the_other() -> None:
     assert "all_gather" not in named
 
 
+def test_a_ring_whose_steps_the_host_issues_leaves_the_gather() -> None:
+    """PyTorch's ring waits less and is as many kernels, but its steps are calls of the host. A step
+    of few tokens waits for them: the gather is faster with everything recomputed.
+    """
+    q = replace(
+        question("llama-3.2-1b", "accelerate", context_parallel="4", tensor_parallel="1"),
+        training=Training(seq_len=4096, global_batch_size=8),
+        cluster=load_cluster("gh200-vista"),
+    )
+    space = space_of(q)
+    kinds = {CONTEXT_KINDS[code - 1] for code in np.unique(space.layouts.context_kind)}
+    assert "all_gather" in kinds
+
+
 def test_a_model_without_attention_has_the_usual_kind() -> None:
     """Nothing is exchanged for queries: the engine's default stands."""
     q = question("llama-3.1-8b", context_parallel="2")
