@@ -44,11 +44,12 @@ from meshplan.planner.search.rows.dominated import dominated
 from meshplan.planner.search.simulation.alike_layouts import Alike, Asked, know
 from meshplan.planner.search.simulation.asked_layouts import GROUP, ask, ask_others
 from meshplan.planner.search.simulation.counted_ranks import memory_is_a_bound
+from meshplan.planner.search.simulation.cuts_elsewhere import MetCut, cuts_elsewhere
 from meshplan.planner.search.simulation.cuts_off_list import cuts_off_list
 from meshplan.planner.search.simulation.listed_layouts import ListedLayouts, looked_at, plan_of
 from meshplan.planner.search.simulation.pace import WorkPace
 from meshplan.planner.search.simulation.ranks_that_fit import RanksThatFit
-from meshplan.planner.search.simulation.shaken_cuts import near_the_fastest
+from meshplan.planner.search.simulation.shaken_cuts import NearCut, near_the_fastest
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
 
@@ -100,7 +101,7 @@ class FreeCutBounds:
         self._more, self._loose, self._loose_s = MORE, set[tuple[str, int]](), math.inf
         self._lines = dict[Shape, list[Line]]()
         self._faster = list[tuple[int, Variant, StagePlan]]()
-        self._alike, self._asked = list[Alike](), list[Asked]()
+        self._alike, self._asked, self._met = list[Alike](), list[Asked](), list[MetCut]()
 
     def settled(self) -> EveryCut:
         """The bound, and what was found."""
@@ -171,6 +172,8 @@ class FreeCutBounds:
     def _shake(self) -> bool:
         """Look for faster cuts; whether one was found. Nothing of `_left` is for this."""
         before_s = self.limit_s
+        for each in cuts_elsewhere(self.proof, self._alike, self._met, self.limit_s):
+            self._offer(*each)
         for each in cuts_off_list(self.proof, self._alike, self._wide_s):
             self._offer(*each)
         if near := near_the_fastest(self.proof):
@@ -354,8 +357,11 @@ class FreeCutBounds:
         found_s = folded_bound_s(whole) if folded else ordered_bound_s(whole)
         self._left -= whole.work + (ranks.work if ranks else 0)
         for step_s, layers in sorted(whole.cuts, key=lambda each: each[0]):
+            near = NearCut(int(alike.rows[at]), alike.variant, layers)
+            if folded:
+                self._met.append(MetCut(step_s, alike.shape, near))
             if step_s < self.limit_s:
-                self._offer(int(alike.rows[at]), alike.variant, layers)
+                self._offer(*near)
         return found_s, whole.halved
 
     def _offer(self, row: int, variant: Variant, layers: Floats | Ints) -> None:

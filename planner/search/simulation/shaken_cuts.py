@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layout import Stage
-from meshplan.costmodels.layouts import Ints
+from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.planner.cuts.cut_lengths import FULL, LAYERS, SELECTIVE, as_row, as_stages, fitting
 from meshplan.planner.cuts.moved_layers import MovedLayers, can_move
@@ -33,7 +33,7 @@ class NearCut(NamedTuple):
 
     row: int
     variant: Variant
-    layers: Ints
+    layers: Floats | Ints
 
 
 def near_the_fastest(proof: Simulated) -> NearCut | None:
