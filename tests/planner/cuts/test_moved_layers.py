@@ -11,7 +11,7 @@ from listed_layouts import listed_layouts
 from nightly import cases, later
 
 from meshplan.costmodels.layout import Stage
-from meshplan.planner.answer.answer import solve
+from meshplan.planner.answer.answer import simulation_of, solve
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.cuts import moved_layers
 from meshplan.planner.cuts.cut_lengths import as_row, as_stages, fitting
@@ -23,6 +23,7 @@ from meshplan.planner.problem.stage_problem import (
 )
 from meshplan.planner.search.found import Timed
 from meshplan.planner.search.rows.priced_space import space_of
+from meshplan.planner.search.search import search
 from meshplan.planner.search.simulation import layer_moves
 from meshplan.planner.search.simulation.layer_moves import LayerMoves
 from meshplan.planner.search.simulation.near_cuts import (
@@ -250,7 +251,8 @@ def test_moves_go_on_from_a_runner_up_that_became_the_fastest(
     asked = Arguments(
         model="qwen3.5-9b", gpus=8, cluster="dgx-a100", engine="hai-llm", global_batch=32
     )
-    solve(ask(asked).question, 2)
+    question = ask(asked).question
+    search(question, simulation_of(question), k=2)
     first, last = gone_on
     assert last.step_s == first.step_s / 2
     assert last.row != first.row
