@@ -1,7 +1,9 @@
 """Memory at its edge: what a search says holds to the byte, though it sums memory in whole KiB."""
 
+import signal
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,9 +12,13 @@ from meshplan.hardware_profiles.engines import load_engine
 from meshplan.planner.answer.answer import case_at, needed_bytes, simulation_of, solve
 from meshplan.planner.case.memory_limit import with_usable
 from meshplan.planner.case.predict import stage_memory, step_model_of
+from meshplan.planner.search import both_roundings
 from meshplan.planner.search.both_roundings import faster_exactly
-from meshplan.planner.search.result import NoLayoutFits
+from meshplan.planner.search.progress import Fastest, Progress
+from meshplan.planner.search.result import NoLayoutFits, SearchEnded, SearchResult
 from meshplan.planner.search.rows.priced_space import Question
+from meshplan.planner.search.search import search
+from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.pins import parse_pins
 
 Questions = Callable[..., Question]
@@ -83,3 +89,80 @@ def test_what_memory_buys_is_told_to_the_byte(question: Questions) -> None:
     assert need_of(asked, layout) <= need - 1
     assert bound_s == pytest.approx(ample.step_time_s, rel=1e-6)
     assert bound_s < step_s
+
+
+def interrupted_searches(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each search that begins rounds up; Ctrl-C comes while runners-up are looked for."""
+    begun = list[bool]()
+
+    def counted(question: Question, *given: Any, **options: Any) -> SearchResult:
+        begun.append(question.rounds_up)
+        return search(question, *given, **options)
+
+    monkeypatch.setattr(both_roundings, "search", counted)
+    monkeypatch.setattr(Simulated, "find_runners_up", lambda *_: signal.raise_signal(signal.SIGINT))
+    return begun
+
+
+def test_ctrl_c_begins_no_second_search(
+    question: Questions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where what the first has does not fit, Ctrl-C leaves nothing; it was kept to itself by the
+    part of the search that it ended.
+    """
+    asked = dense(question, 8, 2, 4)
+    best = solve(asked, 1).solutions[0].layout
+    asked = replace(asked, pins=parse_pins({"pipeline_parallel": str(best.pipeline_parallel)}))
+    less = with_memory(asked, need_of(asked, best) - 1)
+    begun = interrupted_searches(monkeypatch)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(SearchEnded):
+        solve(less, 2)
+    assert begun == [False]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_plan_that_fits_stays_where_a_runner_up_does_not(
+    found: bool, question: Questions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory of one byte less than the runner-up needs: the plan stays, optimal, also where nothing
+    is found rounded up, and it is told once that it is the fastest. No layout of the runner-up's
+    kind, or of one that is left out, is proved slower than the runner-up that does not fit.
+    """
+    asked = replace(dense(question, 8, 2, 4), pins=parse_pins({"pipeline_parallel": "1"}))
+    best, second, _ = solve(asked, 3).solutions
+    need, told = need_of(asked, second.layout), list[Fastest]()
+    assert need_of(asked, best.layout) < need - 1
+
+    def both(question: Question, *given: Any, **options: Any) -> SearchResult:
+        if question.rounds_up and not found:
+            raise NoLayoutFits("")
+        return search(question, *given, **options)
+
+    def tell(progress: Progress) -> None:
+        told.extend(filter(None, [progress.fastest]))
+
+    monkeypatch.setattr(both_roundings, "search", both)
+    result = solve(with_memory(asked, need - 1), 2, progress=tell)
+    assert (result.status, result.solutions[0].layout) == ("OPTIMAL", best.layout)
+    assert [each.layout for each in told] == [best.layout]
+    assert len(result.solutions) == 1 + found
+    assert result.kinds_bound_s is not None
+    assert result.kinds_bound_s <= second.step_time_s
+    for other in result.solutions[1:]:
+        assert need_of(asked, other.layout) <= need - 1
+        assert other.kind_bound_s is not None
+        assert other.kind_bound_s <= second.step_time_s
+
+
+def test_plan_that_does_not_fit_is_not_told(question: Questions) -> None:
+    """Others begin work for the layout that they are told of."""
+    asked, told = dense(question, 8, 2, 4), list[Fastest]()
+    need = need_of(asked, solve(asked, 1).solutions[0].layout)
+
+    def tell(progress: Progress) -> None:
+        told.extend(filter(None, [progress.fastest]))
+
+    result = solve(with_memory(asked, need - 1), 2, progress=tell)
+    assert [each.layout for each in told] == [result.solutions[0].layout]
