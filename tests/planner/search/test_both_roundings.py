@@ -1,5 +1,6 @@
 """Memory at its edge: what a search says holds to the byte, though it sums memory in whole KiB."""
 
+import math
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from meshplan.costmodels.layout import Layout
+from meshplan.costmodels.layout import Layout, Stage
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.planner.answer.answer import case_at, needed_bytes, simulation_of, solve
 from meshplan.planner.case.memory_limit import with_usable
@@ -15,11 +16,12 @@ from meshplan.planner.case.predict import stage_memory, step_model_of
 from meshplan.planner.search import both_roundings
 from meshplan.planner.search.both_roundings import faster_exactly
 from meshplan.planner.search.progress import Fastest, Progress
-from meshplan.planner.search.result import NoLayoutFits, SearchEnded, SearchResult
+from meshplan.planner.search.result import NoLayoutFits, SearchEnded, SearchResult, Solution
 from meshplan.planner.search.rows.priced_space import Question
 from meshplan.planner.search.search import search
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.pins import parse_pins
+from meshplan.planner.space.words import Cuts
 
 Questions = Callable[..., Question]
 BUDGET = 10**9
@@ -166,3 +168,45 @@ def test_plan_that_does_not_fit_is_not_told(question: Questions) -> None:
 
     result = solve(with_memory(asked, need - 1), 2, progress=tell)
     assert [each.layout for each in told] == [result.solutions[0].layout]
+
+
+def solved(*found: tuple[int, float, float | None], bound_s: float, cuts: Cuts) -> SearchResult:
+    """Solutions of these pipeline ranks, each with its step and the bound of its kind."""
+    solutions = tuple(
+        Solution(Layout(pipeline_parallel=pp, stages=(Stage(4),) * pp), step_s, (), True, kind_s)
+        for pp, step_s, kind_s in found
+    )
+    return SearchResult(
+        price="event simulation", status="FEASIBLE", cuts=cuts, solutions=solutions,
+        bound_s=bound_s, listed_bound_s=bound_s, kinds_bound_s=9.0, gap=0.0, candidates=7, priced=7,
+        misfits=0, cpsat_solves=1, simulated=10, wall_s=1.0, dropped={},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("in_time", [True, False])
+def test_answer_is_the_best_of_both_under_the_bounds_of_the_first(
+    in_time: bool, question: Questions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounded down: 2 ranks, whose layout does not fit, 4 and 8. Rounded up: 4 ranks slower, 2 and
+    1. The kind of 2 ranks is bounded by 2.5 s still, that of 1 rank, which the first leaves out,
+    by the bound of all. Without time for the second search the first's plans that fit are told.
+    """
+    first = solved((2, 3.0, 2.5), (4, 4.0, 3.5), (8, 6.0, 5.5), bound_s=2.0, cuts="all")
+    second = solved((4, 4.5, 4.5), (2, 4.8, 4.8), (1, 5.0, 5.0), bound_s=4.0, cuts="listed")
+    answers = {False: first, True: second}
+    monkeypatch.setattr(both_roundings, "search", lambda asked, *_, **__: answers[asked.rounds_up])
+    step_s = {each.layout: each.step_time_s for each in first.solutions[1:]}
+    found = both_roundings.search_exactly(
+        question((0,) * 8, 8, 8), lambda layout, *_: step_s.get(layout, math.inf),
+        k=3, time_limit_s=None if in_time else 0.0,
+    )  # fmt: skip
+    told = [
+        (each.layout.pipeline_parallel, each.step_time_s, each.kind_bound_s, each.proved)
+        for each in found.solutions
+    ]
+    assert told[0] == (4, 4.0, 3.5, False)
+    others = [(2, 4.8, 2.5, False), (1, 5.0, 2.0, False)] if in_time else [(8, 6.0, 5.5, False)]
+    assert told[1:] == others
+    assert (found.status, found.bound_s, found.gap) == ("FEASIBLE", 2.0, 0.5)
+    assert found.kinds_bound_s == 2.5
+    assert (found.cuts, found.simulated) == (("listed", 20) if in_time else ("all", 10))
