@@ -106,12 +106,13 @@ def _tolerant(simulation: Simulation, question: Question) -> Callable[[Layout], 
 
 
 def rounding_bytes(question: Question, layout: Layout) -> float:
-    """What a rank's memory loses at most by rounding down: each layer and end has states, what the
-    update holds, and what is saved of no more than all micro-batches; a transient, and what is
-    fixed.
+    """What a rank's memory loses at most by rounding down, a KiB for each number that is rounded
+    (`planner.problem.stage_problem.peak_kib`): of each layer and end its states, gradients that
+    wait or what the update holds, and what is saved of no more than all micro-batches; a
+    transient, what zero-bubble schedules put off beside it, and what is fixed.
     """
-    parts = question.model.num_layers + 2
-    return float(KIB * (parts * (2 + layout.num_micro_batches(question.training)) + 2))
+    of_a_part = 2 + layout.num_micro_batches(question.training)
+    return float(KIB * ((question.model.num_layers + 2) * of_a_part + 3))
 
 
 class _Told:
