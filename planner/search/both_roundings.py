@@ -70,7 +70,7 @@ def search_exactly(
         other = search(question, simulation, k=k, time_limit_s=left_s, progress=told)
     except NoLayoutFits as error:
         if fit:
-            return _with(found, fit)
+            return _with(replace(found, wall_s=time.perf_counter() - started), fit)
         if isinstance(error, SearchEnded):
             raise
         raise none_fits(question, proved=False) from None
