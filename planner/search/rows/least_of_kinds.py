@@ -31,7 +31,7 @@ SUMMED = (
     "layer_saved_kib", "layer_state_kib", "layer_update_kib", "embedding_saved_kib",
     "embedding_update_kib", "head_saved_kib", "head_update_kib",
 )  # fmt: skip
-"""Columns that hold for a kind as they are, rounded up."""
+"""Columns that hold for a kind as they are, but for rounding."""
 
 
 class LeastOfKinds:

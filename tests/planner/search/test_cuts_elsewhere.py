@@ -1,5 +1,6 @@
 """Cuts that were met on one layout of a V shape, tried on others like it."""
 
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -54,6 +55,34 @@ def test_a_cut_is_tried_where_it_is_expected_to_be_faster(
     assert places(met, 3.0) == []
     assert places(met, 3.1) == [1]
     assert places(met, 4.6) == [1, 2]
+
+
+def test_what_is_expected_to_be_fastest_comes_first(
+    met: tuple[Simulated, Alike, MetCut], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """4.5 and 3.0 s are expected of rows with bounds of 3 and 2 s, where the own one has 1 s; only
+    so many are played.
+    """
+    proof, alike, _ = met
+    bounds_s = proof.open.row_bounds.copy()
+    bounds_s[alike.rows[1:3]] = 3.0, 2.0
+    monkeypatch.setattr(proof.open, "row_bounds", bounds_s)
+    assert places(met, 4.6) == [2, 1]
+    monkeypatch.setattr(module, "PLAYED", 1)
+    assert places(met, 4.6) == [2]
+    monkeypatch.setattr(module, "LOOKED_AT", 0)
+    assert places(met, 4.6) == []
+
+
+def test_a_cut_under_other_recompute_modes_is_not_like_it(
+    met: tuple[Simulated, Alike, MetCut],
+) -> None:
+    """Its layers are counted by mode."""
+    proof, alike, cut = met
+    variant = cut.near.variant
+    other = replace(variant, modes=(2,) if variant.modes != (2,) else (0,))
+    moved = cut._replace(near=cut.near._replace(variant=other))
+    assert places((proof, alike, moved), 4.6) == []
 
 
 def test_what_is_bounded_above_the_limit_is_not_tried(met: tuple[Simulated, Alike, MetCut]) -> None:
