@@ -84,6 +84,7 @@ def resolve(
     legal), and the loaders' errors for unknown names. `model` is the one to take when neither the
     file nor the settings name one.
     """
+    asked, given, near = given, _for_its_code(given, reading), _for_its_code(near, reading)
     reading, counted = _without_count(reading, given)
     check_options(reading, given)
     facts = {**_filling(near, reading), **reading.facts, **_facts(given)}
@@ -108,13 +109,28 @@ def resolve(
         engine=engine,
         assumed=_assumed(reading, given, model, layout),
         notes=(
-            *_replaced(given, reading), *_other_model(reading, given, model),
+            *_replaced(given, reading), *_not_taken(asked, given),
+            *_other_model(reading, given, model),
             *_recounted(counted, layout, training), *packed_note(facts, layout, training), *said,
             *_precision_assumed(facts, training),
             *reading.notes, *_not_priced(facts, model, training),
             *unpriced(layout, engine),
         ),
     )  # fmt: skip
+
+
+def _for_its_code(settings: Settings, reading: Reading) -> Settings:
+    """The settings without what they say of code beside the file, where it leaves none to code."""
+    if "pipeline_parallel" in reading.left_to_code:
+        return settings
+    return settings.model_copy(update={"pipeline_parallel": None})
+
+
+def _not_taken(asked: Settings, taken: Settings) -> Iterator[str]:
+    """The option that says something of another kind of file."""
+    if asked.pipeline_parallel != taken.pipeline_parallel:
+        said = f"{FLAGS['pipeline_parallel']} {asked.pipeline_parallel}"
+        yield f"{said} is not taken: this file decides its pipeline itself"
 
 
 def _precision_assumed(facts: dict[str, Fact], training: Training) -> Iterator[str]:

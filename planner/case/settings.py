@@ -79,15 +79,27 @@ def settings_near(path: Path) -> Settings:
 
 @cache
 def _settings_of(folder: Path) -> Settings:
+    found = _nearest(folder)
+    return _settings(found[1], found[0]) if found else Settings()
+
+
+def settings_file(folder: Path) -> Path | None:
+    """The file whose settings count in `folder`; raises `UnreadableSettings`."""
+    found = _nearest(folder.absolute())
+    return found[0] if found else None
+
+
+def _nearest(folder: Path) -> tuple[Path, object] | None:
+    """The nearest settings file at or above `folder`, and its table."""
     for place in (folder, *folder.parents):
         own, project = place / FILE, place / PROJECT
         if own.is_file():
-            return _settings(_table(own), own)
+            return own, _table(own)
         if project.is_file():
             table = _table(project).get("tool", {})
             if isinstance(table, dict) and "meshplan" in table:
-                return _settings(table["meshplan"], project)
-    return Settings()
+                return project, table["meshplan"]
+    return None
 
 
 def _table(path: Path) -> dict[str, Any]:
@@ -115,9 +127,17 @@ def _from_here(settings: Settings, folder: Path) -> Settings:
     beside = {
         name: str(folder / text)
         for name, text in named.items()
-        if text and (text.endswith(_FILES) or "/" in text) and (folder / text).exists()
+        if text and (text.endswith(_FILES) or "/" in text) and _is_there(folder / text)
     }
     return settings.model_copy(update=beside)
+
+
+def _is_there(path: Path) -> bool:
+    """Whether it is a file, or a model's folder; a name too long for one is neither."""
+    try:
+        return path.is_file() or (path / "config.json").is_file()
+    except OSError:
+        return False
 
 
 _FILES = (".json", ".toml", ".yaml", ".yml")

@@ -156,6 +156,7 @@ def check_file(
     with the place, and its traceback goes to the log `meshplan.check`.
     """
     readings: list[Reading] = []
+    unsaid: list[Unsaid] = []
 
     def read() -> Finding:
         text = text_of(candidate.path)
@@ -168,11 +169,12 @@ def check_file(
                 return _skipped(candidate, "no format recognised")
             raise UnreadableConfig(UNRECOGNISED)
         readings.extend((reading, *reading.others))
-        return _check_reading(reading, unsaid_in(text), candidate.path, tools, given, limits)
+        unsaid.extend(unsaid_in(text))
+        return _check_reading(reading, tuple(unsaid), candidate.path, tools, given, limits)
 
     found = [_finding(candidate, read)]
     for other in readings[1:]:
-        judged = partial(_check_reading, other, (), candidate.path, tools, given, limits)
+        judged = partial(_check_reading, other, tuple(unsaid), candidate.path, tools, given, limits)
         found.append(_finding(candidate, judged))
     if len(found) == 1:
         return found

@@ -20,7 +20,13 @@ from meshplan.planner.case.missing import FLAGS
 from meshplan.planner.case.plan_file import Plan, UnreadablePlan, read_plan
 from meshplan.planner.case.reading import Exported, Mode, Reading, Start, UnreadableConfig
 from meshplan.planner.case.resolve import Case
-from meshplan.planner.case.settings import FILE, Settings, one_line
+from meshplan.planner.case.settings import (
+    FILE,
+    Settings,
+    UnreadableSettings,
+    one_line,
+    settings_file,
+)
 from meshplan.planner.check.check import NOT_SAID, Tools, check_paths, exit_code
 from meshplan.planner.check.fixes import Quote
 from meshplan.planner.check.output import MACHINE, Format, as_table
@@ -183,9 +189,22 @@ def _write_settings(folder: Path, plan: Plan, exported: Exported, engine: str) -
     if own.is_file() and not own.read_bytes().startswith(MARK.encode()):
         print(f"{own} is there already and kept: `meshplan check` reads it", file=sys.stderr)
         return
-    facts = {FILE: settings_text(plan, exported, engine)}
+    if (hidden := _settings_above(folder)) is not None:
+        print(f"{own} hides {hidden}: `meshplan check` reads the nearest one", file=sys.stderr)
+    facts = {FILE: settings_text(plan, exported, engine, folder)}
     for name, text in {**model_file(plan, exported), **facts}.items():
         print(_written(folder, name, text))
+
+
+def _settings_above(folder: Path) -> Path | None:
+    """The settings file that counts in `folder` but for an export's own there; one that cannot be
+    read is for `check` to refuse.
+    """
+    try:
+        found, here = settings_file(folder), folder.absolute()
+        return settings_file(here.parent) if found == here / FILE else found
+    except UnreadableSettings:
+        return None
 
 
 def _from_here(launch: str, files: Mapping[str, str], folder: Path | None) -> str:

@@ -14,11 +14,11 @@ from meshplan.costmodels.layout import InvalidLayout, Layout, even_stages
 from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.training import Lora, Training
 from meshplan.executor.frameworks import exporter_named, read_config
-from meshplan.executor.frameworks.beside_export import MARK
+from meshplan.executor.frameworks.beside_export import MARK, settings_text
 from meshplan.planner.answer.answer import plan_of as answered
 from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.question import Arguments, ask
-from meshplan.planner.case.plan_file import Plan, write_plan
+from meshplan.planner.case.plan_file import Plan, PlanModel, write_plan
 from meshplan.planner.case.reading import CannotSay, Reading
 from meshplan.planner.case.resolve import Case, resolve
 from meshplan.planner.case.settings import Settings, settings_near
@@ -215,3 +215,60 @@ def test_a_settings_file_of_somebody_s_own_is_kept(tmp_path: Path) -> None:
     (folder / "meshplan.toml").write_text('cluster = "dgx-h100"\n')
     _exported(_dense(data_parallel=8), "accelerate", tmp_path)
     assert (folder / "meshplan.toml").read_text() == 'cluster = "dgx-h100"\n'
+
+
+def _said(plan: Plan, to: str, folder: Path) -> str:
+    """What `export` to `folder` says on both streams."""
+    write_plan(plan, folder.parent / "plan.yaml")
+    words = ["export", str(folder.parent / "plan.yaml"), "--to", to, "-o", str(folder)]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_an_export_says_which_settings_it_hides(tmp_path: Path) -> None:
+    """The nearest file counts, whole; a second export into the folder hides the same one."""
+    plan = _dense(data_parallel=8)
+    assert "hides" not in _said(plan, "accelerate", tmp_path / "run")
+    (tmp_path / "pyproject.toml").write_text("[tool.meshplan]\ngpu_hour_price = 2.0\n")
+    for _ in range(2):
+        said = _said(plan, "accelerate", tmp_path / "run")
+        assert f"hides {tmp_path / 'pyproject.toml'}" in " ".join(said.split())
+
+
+def test_a_model_s_file_of_somebody_s_own_is_kept(tmp_path: Path) -> None:
+    """A model that the catalogue lacks is written under a name that no hub uses, and read."""
+    plan = _dense(data_parallel=8)
+    config = {**plan.model.config, "num_hidden_layers": 32, "vocab_size": 1024}
+    model = PlanModel.of("mine", config)
+    (tmp_path / "config.json").write_text("{}")
+    _said(plan.model_copy(update={"model": model}), "megatron", tmp_path)
+    assert (tmp_path / "config.json").read_text() == "{}"
+    read = settings_near(tmp_path / "train.sh").model
+    assert read
+    assert json.loads(Path(read).read_text()) == config
+
+
+def test_a_profile_of_one_s_own_is_found_from_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan names it from the working folder, the settings from their own."""
+    (tmp_path / "mine.toml").write_text("")
+    monkeypatch.chdir(tmp_path)
+    plan = _dense(data_parallel=8)
+    cluster = plan.cluster.model_copy(update={"name": "mine.toml"})
+    exported = exporter_named("megatron")(plan, 8)
+    text = settings_text(plan.model_copy(update={"cluster": cluster}), exported, "", Path("run"))
+    assert 'cluster = "../mine.toml"' in text
+
+
+def test_each_case_of_a_file_is_held_against_its_comments(tmp_path: Path) -> None:
+    """A script in a loop over two degrees is two cases, both of a plan with adapters."""
+    text = exporter_named("megatron")(_dense(data_parallel=8), 8).files["train.sh"]
+    words = comment_of(CannotSay("training.lora", "rank 16", "not written", left=True))
+    looped = text.replace("--micro-batch-size 1", "--micro-batch-size $MBS")
+    assert looped != text
+    file = tmp_path / "train.sh"
+    file.write_text(f"# {words}\nfor MBS in 1 2; do\n{looped}\ndone\n")
+    given = Settings(cluster="dgx-h100", gpus=8, model="llama-3.1-8b")
+    assert [each.verdict for each in _findings(file, given)] == ["incomplete"] * 2

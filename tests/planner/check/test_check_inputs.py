@@ -43,6 +43,33 @@ def test_settings_fill_in_and_the_nearest_file_counts(tmp_path: Path, name: str)
     assert check_text(config, text, Settings(gpus=4)).label == "dp4 zero3 mbs4"
 
 
+def test_a_name_is_a_path_only_where_a_file_is(tmp_path: Path) -> None:
+    """A folder of a model's owner without a model's file leaves the catalogue's name; a name that
+    is too long for a file is an unknown one.
+    """
+    (tmp_path / "meta-llama" / "Llama-3.2-1B").mkdir(parents=True)
+    (tmp_path / "meshplan.toml").write_text('model = "meta-llama/Llama-3.2-1B"\n')
+    assert settings_near(tmp_path).model == "meta-llama/Llama-3.2-1B"
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "meshplan.toml").write_text(f'model = "./{"x" * 300}.json"\n')
+    assert settings_near(other).model == f"./{'x' * 300}.json"
+
+
+@pytest.mark.parametrize("option", [False, True])
+def test_a_pipeline_in_code_is_no_other_file_s(tmp_path: Path, option: bool) -> None:
+    """DeepSpeed's JSON leaves it to code; a script without Megatron's flag has one stage."""
+    pp = {"pipeline_parallel": 2}
+    given = GIVEN.model_copy(update=pp if option else {})
+    alone = check_text(tmp_path / "train.sh", SCRIPT, GIVEN)
+    folder = tmp_path / "settings"
+    folder.mkdir()
+    (folder / "meshplan.toml").write_text("" if option else "pipeline_parallel = 2\n")
+    found = check_text(folder / "train.sh", SCRIPT, given)
+    assert (found.label, found.verdict) == (alone.label, alone.verdict)
+    assert any("--pp 2 is not taken" in note for note in found.notes) == option
+
+
 def test_an_option_that_replaces_what_a_config_states_is_named(tmp_path: Path) -> None:
     """Flags win over the config, and it is said which of its facts they replaced."""
     plain = check_text(tmp_path / "train.sh", SCRIPT, GIVEN)
