@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from called import run
-from nightly import later
 from tiny_runs import CPU
 
 from meshplan.costmodels.training import Lora
@@ -293,9 +292,6 @@ def test_adapters_that_take_longer_than_they_spare_are_said() -> None:
     assert not any("all weights" in each for each in (*large["reasons"], *whole["reasons"]))
 
 
-@later(
-    held_by="planner/search/test_simulated_proof.py::test_answers_are_those_of_playing_everything"
-)
 def test_no_pin_beats_the_proved_plan() -> None:
     """With adapters alone trained the search's bounds hold too: whatever is pinned is no faster."""
     asked = ("plan", "llama-3.2-1b", "--gpus", "4", "--cluster", "dgx-h100", "--global-batch", "32",

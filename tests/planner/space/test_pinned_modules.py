@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from nightly import later
 
 from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.ranks.recompute_sets import recompute_sets
@@ -37,9 +36,6 @@ def free() -> SearchResult:
     return solve(asking(), 1)
 
 
-@later(
-    held_by="planner/search/test_simulated_proof.py::test_the_best_set_of_operations_to_recompute_is_found"
-)
 def test_a_pinned_set_is_never_faster_and_the_answers_own_is_the_answer(
     free: SearchResult,
 ) -> None:
