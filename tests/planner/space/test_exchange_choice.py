@@ -11,6 +11,7 @@ from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.ranks.kind_costs import kind_costs
 from meshplan.costmodels.ranks.rank import Rank
+from meshplan.costmodels.seconds.layer import DIRECTIONS
 from meshplan.costmodels.seconds.process_groups import place
 from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.step.step import StepModel
@@ -301,6 +302,23 @@ def test_a_ring_whose_steps_the_host_issues_leaves_the_gather() -> None:
     space = space_of(q)
     kinds = {CONTEXT_KINDS[code - 1] for code in np.unique(space.layouts.context_kind)}
     assert "all_gather" in kinds
+
+
+def test_what_the_host_issues_is_compared_by_direction_and_replay() -> None:
+    """Each is a column of what kinds are compared by: one alone may tell two kinds apart. Where
+    everything is recomputed the forward pass is issued once more.
+    """
+    q = question("llama-3.2-1b", "accelerate", context_parallel="4", tensor_parallel="1")
+    layouts = space_of(q).layouts.take(np.arange(1))
+    columns, rank = kind_costs(layouts, q.setting, [0])[0], Rank(q.setting, layouts)
+    forward_s, *others_s = (
+        float(np.ravel(rank.pricer.issued_s(rank.operations(0), each))[0]) for each in DIRECTIONS
+    )
+    replay_s = float(np.ravel(rank.pricer.issued_s(rank.run_forward(0, "full"), "forward"))[0])
+    assert forward_s == replay_s > 0
+    assert np.sum(columns == forward_s) >= 2
+    assert others_s
+    assert all(np.any(columns == each) for each in others_s)
 
 
 def test_a_model_without_attention_has_the_usual_kind() -> None:
