@@ -15,10 +15,10 @@ are theirs for T less all that other axes send over them, be it seen or hidden:
 Links are of two kinds: those inside a node, and the network between nodes, which the weights take
 where the ranks that share them are on several nodes.
 
-Source: bytes over a link's rate. Side by side on one NVLink NCCL's collectives of FSDP and of
-tensor parallelism gain nothing over one after the other (pytorch/pytorch pull request 179937);
-those inside nodes and those between them do run at once (pytorch/pytorch pull request 121569,
-NVIDIA/Megatron-LM issue 6714).
+Source: bytes over a link's rate. Two of NCCL's broadcasts at once over one PCIe link have half of
+one's bandwidth each (NVIDIA/nccl issue 204); FSDP's collectives and those of tensor parallelism
+contend for NVLink (pytorch/pytorch pull request 179937). Collectives inside nodes do run beside
+those between them (pytorch/pytorch pull request 121569).
 
 Leaves out: a ring between nodes, which takes a part of the links inside them too; two axes of a
 layer hidden under the same computing; the sends of a pipeline; copies to the host, whose room this
