@@ -18,8 +18,8 @@ from benchmarks.accuracy.rows import runs_of
 from benchmarks.accuracy.tables import ROOT, put
 from benchmarks.usage import check_usage
 from meshplan.costmodels.stage_split import split_evenly, stages_with
+from meshplan.hardware_profiles.built_in import load_kernels
 from meshplan.hardware_profiles.engines import load_engine
-from meshplan.hardware_profiles.load import load_kernels
 from meshplan.hardware_profiles.network_schema import Link
 from meshplan.hardware_profiles.tunings import Tuning, load_fit
 from meshplan.planner.runs.runs import BUILT_IN, Run

@@ -7,7 +7,8 @@ import pytest
 from called import run
 from tiny_runs import DP2, tiny_plan
 
-from meshplan.hardware_profiles.load import cluster_hash, load_cluster
+from meshplan.hardware_profiles.fingerprint import cluster_hash
+from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.case.plan_file import PlanCluster, read_plan, write_plan
 
 
