@@ -35,9 +35,9 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import start_processes
 
-from benchmarks.accuracy.tables import ROOT, put
 from benchmarks.engine.cpu_loop import meshplan
 from benchmarks.engine.one_rank_layouts import EVERY, LAYOUTS
+from benchmarks.pages import ROOT, put
 from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.costmodels.training import Training
 from meshplan.costmodels.units import MIB, format_seconds
