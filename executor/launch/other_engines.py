@@ -168,11 +168,15 @@ def run_elsewhere(name: str, plan: Plan, settings: RunSettings, out: Path) -> Ru
             bar.show(f"{name}, step {steps[-1].step}", done=len(steps), left_s=0.0)
 
     paths = os.pathsep.join(filter(None, (str(out), os.environ.get("PYTHONPATH"))))
-    problem, status = None, "complete"
+    problem, status = None, "failed"
     try:
         run_job(["bash", "-c", command], logs, watch=look, environment={"PYTHONPATH": paths})
-    except (RankFailed, Interrupted) as error:
-        problem, status = str(error), "failed"
+        status = "complete"
+    except Interrupted as error:
+        problem, status = str(error), "interrupted"
+        raise
+    except RankFailed as error:
+        problem = str(error)
         raise
     finally:
         bar.close()
