@@ -95,6 +95,10 @@ def _refuse_lists(a: Arguments, gpus: str) -> None:
 def answer(arguments: Arguments, gpus: str, wanted: Wanted) -> None:
     """Print the answer and write the plan; where nothing fits say why, and exit with 3."""
     check_writable(wanted.out)
+    if wanted.dry_run:
+        from meshplan.executor.launch.probe import check_torch
+
+        check_torch()
     _refuse_lists(arguments, gpus)
     asked, sizes, yours = _asked(arguments, gpus, wanted)
     limit_s = wanted.time_limit
