@@ -98,9 +98,12 @@ def collective_errors(points: Sequence[CurvePoint]) -> Iterator[float]:
 
 def main() -> int:
     """Print the table; 0 when every median is within its limit, 1 otherwise, 2 for no profile."""
+    if len(sys.argv) != 2:
+        print("error: give one profile, as in: refit my-cluster.toml", file=sys.stderr)
+        return 2
     try:
         cluster = load_cluster(Path(sys.argv[1]))
-    except (UnknownProfile, IndexError) as error:
+    except UnknownProfile as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     found = refits(cluster)

@@ -23,7 +23,7 @@ from meshplan.executor.launch.other_engines import (
     result_of,
     run_elsewhere,
 )
-from meshplan.executor.launch.preflight import RankPlacement
+from meshplan.executor.launch.preflight import CannotRun, RankPlacement
 from meshplan.executor.launch.run import RESULT_FILE, RunSettings
 from meshplan.executor.launch.torchrun import Interrupted
 from meshplan.planner.case.reading import Exported
@@ -140,6 +140,14 @@ def test_a_result_says_how_the_run_ended(
         run_elsewhere("torchtitan", tiny_plan(prediction=tiny_prediction(0.5)), settings, tmp_path)
     said = json.loads((tmp_path / RESULT_FILE).read_text())
     assert (said["status"], said["problem"]) == (status, problem)
+
+
+def test_a_folder_that_cannot_be_made_is_said_before_the_run(tmp_path: Path) -> None:
+    """As for the native engine."""
+    (tmp_path / "file").touch()
+    settings = RunSettings(placement=RankPlacement(1, 2))
+    with pytest.raises(CannotRun, match=r"--out .*: Not a directory; give a folder"):
+        run_elsewhere("torchtitan", tiny_plan(), settings, tmp_path / "file" / "run")
 
 
 def test_a_framework_log_becomes_a_result() -> None:
