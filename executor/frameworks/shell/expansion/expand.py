@@ -293,7 +293,7 @@ class Expander:
         try:
             if self.depth > MAX_DEPTH:
                 raise UnreadableConfig(_too_deep(), line)
-            ways = (self._document, self._pipeline, self.printed)
+            ways = (_comment, self._document, self._pipeline, self.printed)
             said = next((text for way in ways if (text := way(command, line)) is not None), None)
         finally:
             self.depth -= 1
@@ -338,6 +338,12 @@ def _check_depth(text: str, at: int, line: int) -> None:
             return
         if depth > MAX_DEPTH:
             raise UnreadableConfig(_too_deep(), line)
+
+
+def _comment(command: str, _line: int) -> Text | None:
+    """Nothing, where a command is only a comment: `# of the next flag`, between two others."""
+    lines = (line.strip() for line in command.split("\n"))
+    return () if all(not line or line.startswith("#") for line in lines) else None
 
 
 def _too_deep() -> str:
