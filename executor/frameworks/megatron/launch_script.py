@@ -49,6 +49,7 @@ from meshplan.executor.frameworks.megatron.model_config import (
     ungrouped,
 )
 from meshplan.executor.frameworks.megatron.options import check_options
+from meshplan.executor.frameworks.megatron.pipeline_layout import groups_unread
 from meshplan.executor.frameworks.megatron.settings import (
     COUNTS,
     OLDER,
@@ -241,6 +242,7 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
     put(facts, gpus=gpus_of(FlagArguments(command.launcher), text, command.of_job))
     in_file, more_notes = deepspeed_facts(values, facts, command.files)
     unread = [*command.printed, *in_file, *optimizer_unread(values, "--optimizer")]
+    unread += groups_unread(values, facts)
     _add_default_batch(command, facts)
     if by_deepspeed and facts["precision"].value == "bf16":
         notes = (*notes, _SUMS)
