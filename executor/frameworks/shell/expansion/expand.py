@@ -26,6 +26,7 @@ from meshplan.executor.frameworks.shell.expansion.atoms import (
 from meshplan.executor.frameworks.shell.expansion.text import SPACED, change_of
 from meshplan.executor.frameworks.shell.pipelines import printed
 from meshplan.executor.frameworks.shell.variables import (
+    OF_LAUNCHERS,
     Part,
     Text,
     Variables,
@@ -180,6 +181,8 @@ class Expander:
         atoms = self._word(word, line, quoted=quoted)
         if any(atom.part and atom.part.unset for atom in atoms):
             atoms = unknown(f"${{{name}}}", line, quoted=quoted)
+        if name in OF_LAUNCHERS and (number := plain(joined(atoms))).isdecimal():
+            self.variables.left.setdefault(name, (number, line))
         if sign[-1] == "=":
             self.variables.values[name] = [joined(atoms)]
         return atoms
