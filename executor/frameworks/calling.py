@@ -55,7 +55,7 @@ class _Call:
 
     given   variables of its environment by name, its arguments by number
     header  `#SBATCH` lines that win over its own: the options of sbatch
-    words   those that start it; none of sbatch's, which starts a job of its own
+    words   those that start it, and its name; none of sbatch, which starts a job of its own
     """
 
     line: int
@@ -160,7 +160,7 @@ def _called(words: list[Fact], path: str, inherited: Mapping[str, str]) -> Itera
                 ours = {key: text for key, text in given.items() if not key.startswith("SLURM_")}
                 yield _Call(words[0].line, found, ours | exported, header)
             else:
-                yield _Call(words[0].line, found, given, words=tuple(words[:at]))
+                yield _Call(words[0].line, found, given, words=tuple(words[: at + 1]))
             return
 
 
@@ -210,5 +210,9 @@ def _cases(call: _Call, start: Start, text: str, find: Find) -> Iterator[Reading
 
 
 def _gpus_of(call: _Call, text: str, own: str) -> Fact | None:
-    """GPUs by what starts the called script, or by the job that calls it, whose text is `text`."""
-    return gpus_of(Values({} if starts_more(own) else started(call.words)), text)
+    """GPUs by what starts the called script, or by the header of the job that calls it, whose text
+    is `text`; the commands of both may leave the nodes to sbatch.
+    """
+    starter = Values({} if starts_more(own) else started(call.words))
+    commands = (line for line in own.splitlines() if not line.startswith("#"))
+    return gpus_of(starter, "\n".join((text, *commands)))

@@ -74,9 +74,11 @@ JOB = "#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\n#SBATCH --ntas
         pytest.param("sbatch -N 2 --gpus-per-node=4 inner.sh\n", [8], id="each option that it has"),
         pytest.param(f"{JOB}sbatch -N 8 inner.sh\n", [64], id="not of the job that submits it"),
         pytest.param(f"{JOB}srun bash plain.sh\n", [32], id="those of the job that calls"),
+        pytest.param(f"{JOB}srun ./plain.sh\n", [32], id="without a shell"),
         pytest.param(f"{JOB}mpirun -np 16 bash plain.sh\n", [16], id="processes of the starter"),
         pytest.param("for n in 8 16; do mpirun -np $n bash plain.sh; done\n", [8, 16], id="each"),
         pytest.param("srun -n 4 bash open.sh\n", [None], id="a launcher of its own starts more"),
+        pytest.param("#SBATCH --gpus-per-node=4\nsrun open.sh\n", [None], id="nodes by sbatch"),
     ],
 )
 def test_the_gpus_of_a_call_are_those_of_its_start(
@@ -85,7 +87,7 @@ def test_the_gpus_of_a_call_are_those_of_its_start(
     """llm-jp/scripts v3-8x1.8b-exp2-sakura/sbatch.sh: 4 x 8 of the caller's header were not seen;
     what `sbatch` is told was read less than the header that it wins over.
     """
-    more = PLAIN.replace("python", "torchrun --nproc_per_node $N")
+    more = PLAIN.replace("python", "torchrun --nproc_per_node $N --nnodes $SLURM_NNODES")
     files = {"inner.sh": f"{JOB}srun {PLAIN}", "plain.sh": PLAIN, "open.sh": more}
     found = cases(tmp_path, script, **files)
     assert [said(each, "gpus") for each in found] == [[each] for each in gpus]
