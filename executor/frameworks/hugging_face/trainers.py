@@ -102,6 +102,11 @@ _IN_PIECES = (
 loss (of transformers, TRL and LLaMA-Factory a switch, axolotl's own a second one), Apple's cut
 cross entropy, and axolotl's chunks.
 """
+_OWN_LOSS = ("use_dft_loss", "use_eaft_loss")
+"""Losses of LLaMA-Factory's own, made of the logits (hiyouga/LLaMA-Factory@ff6d4d12
+src/llamafactory/train/sft/trainer.py, compute_loss_func): transformers' Trainer keeps the labels
+for them, and without labels Liger's forward makes all logits.
+"""
 _CUT = "axolotl.integrations.cut_cross_entropy."
 """The plugin is on where it is named (axolotl-ai-cloud/axolotl@067b021c, its args.py)."""
 _AT_ONCE = "transformers' own loss has all logits at once, Liger's has them in pieces"
@@ -232,6 +237,8 @@ def _loss_in_pieces(trainer: Trainer, values: Values) -> bool:
     huggingface/trl@f2cd5771 trl/trainer/sft_config.py), or a switch.
     """
     switched = [values.on(name) for name in _IN_PIECES]  # each counts as read
+    if any([values.on(name) for name in _OWN_LOSS]):
+        return False
     plugins = values.get("plugins")
     named = plugins.value if plugins and isinstance(plugins.value, list) else []
     cut = any(str(name).startswith(_CUT) for name in named)
