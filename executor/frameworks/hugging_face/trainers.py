@@ -103,10 +103,10 @@ loss (of transformers, TRL and LLaMA-Factory a switch, axolotl's own a second on
 cross entropy, and axolotl's chunks.
 """
 _OWN_LOSS = ("use_dft_loss", "use_eaft_loss", "enable_dft_loss", "enable_channel_loss")
-"""Losses of a trainer's own, made of the logits: LLaMA-Factory's (@ff6d4d12 src/llamafactory/train/
-sft/trainer.py, compute_loss_func) and ms-swift's (modelscope/ms-swift@3602360a
-swift/trainers/seq2seq_trainer.py, compute_loss). The labels are kept for them, and without labels Liger's forward
-makes all logits.
+"""Losses of a trainer's own, made of the logits: LLaMA-Factory's (hiyouga/LLaMA-Factory@ff6d4d12
+src/llamafactory/train/sft/trainer.py, compute_loss_func) and ms-swift's
+(modelscope/ms-swift@3602360a swift/trainers/seq2seq_trainer.py, compute_loss). The labels are kept
+for them, and without labels Liger's forward makes all logits.
 """
 _CUT = "axolotl.integrations.cut_cross_entropy."
 """The plugin is on where it is named (axolotl-ai-cloud/axolotl@067b021c, its args.py)."""
