@@ -172,7 +172,7 @@ def _identity(call: _Call) -> tuple[object, ...]:
 
 def _of_sbatch(options: list[str]) -> tuple[str, dict[str, str]]:
     """The options of sbatch as `#SBATCH` lines, and the variables of its `--export`."""
-    line = " ".join(options)
+    line = " ".join(" ".join(options).split())  # a header's lines end where an option does
     exported = _EXPORTS.search(line)
     pairs = (pair.partition("=") for pair in exported[1].split(",")) if exported else ()
     header = "".join(f"#SBATCH {option}\n" for option in re.split(r" (?=-)", line) if option)

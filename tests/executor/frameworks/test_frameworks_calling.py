@@ -72,6 +72,7 @@ JOB = "#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\n#SBATCH --ntas
     [
         pytest.param("sbatch --nodes=8 inner.sh\n", [64], id="options win over the header"),
         pytest.param("sbatch -N 2 --gpus-per-node=4 inner.sh\n", [8], id="each option that it has"),
+        pytest.param("sbatch --comment='a\nexit' -N 2 inner.sh\n", [16], id="one of two lines"),
         pytest.param(f"{JOB}sbatch -N 8 inner.sh\n", [64], id="not of the job that submits it"),
         pytest.param(f"{JOB}srun bash plain.sh\n", [32], id="those of the job that calls"),
         pytest.param(f"{JOB}srun ./plain.sh\n", [32], id="without a shell"),
