@@ -254,7 +254,10 @@ def _check_reading(
     reading: Reading, unsaid: tuple[Unsaid, ...], path: Path, tools: Tools, given: Settings,
     limits: Limits,
 ) -> Finding:  # fmt: skip
-    case = _as_exported(reading, unsaid, given, settings_near(path))
+    try:
+        case = _as_exported(reading, unsaid, given, settings_near(path))
+    except InvalidLayout as error:  # which a default may have made, and a note says so
+        return replace(_refused(str(path), "illegal", error), notes=reading.notes)
     check_levels(case, reading)
     _check_stages(case, reading.line("pipeline_parallel", "virtual_stages"))
 

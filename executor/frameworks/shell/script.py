@@ -62,7 +62,13 @@ def _followed(text: str, given: Mapping[str, str], path: str) -> Script:
         f"line {line}: bash stops here where {name} is not set; --env {name}=VALUE sets it"
         for name, line in known.demanded.items()
     )
-    script.notes = list(dict.fromkeys([*script.notes, *guessed, *ends, *follower.place.said()]))
+    left = (
+        f"line {line}: {name} is not set in the script: {number}, its default; --env {name}=VALUE "
+        "says another"
+        for name, (number, line) in known.left.items()
+    )
+    said = [*script.notes, *guessed, *ends, *left, *follower.place.said()]
+    script.notes = list(dict.fromkeys(said))
     return script
 
 
