@@ -128,7 +128,7 @@ class _LeastHeld:
         return [[kind] for kind in range(number) if number > 1] + several
 
     def _as_they_weigh(
-        self, modes: tuple[int, ...], counts: tuple[int, ...], unit: int, some: Ints
+        self, modes: tuple[int, ...], counts: list[int], unit: int, some: Ints
     ) -> Bools:
         """Whether `some` rows have room for all layers, in layers of one kind: of these a rank has
         room for so many at most, whatever its largest transient is, and a layer of another kind
