@@ -280,9 +280,11 @@ def _fills(chains: StageChains, memory: LayoutStages, some: Ints, limits: Floats
         ends = np.arange(lowest, highest + 1)
         begun = _last_before(reached, ends - fewest[stage] - least)
         can, first = begun >= 0, np.where(begun >= 0, least + begun, ends)
-        added_s = memory.beyond_s(rows, np.array(stage), first, ends)
-        bounds = chains.bounds_s(rows, np.array(stage), first, ends, added_s)
-        reached, least = can & (bounds < limits[:, None]), lowest
+        reached, least = can, lowest
+        reached &= chains.computes_s(rows, np.array(stage), first, ends) < limits[:, None]
+        at, end = np.nonzero(reached)
+        held = some[at], np.array(stage), first[at, end], ends[end]
+        reached[at, end] = chains.bounds_s(*held, memory.beyond_s(*held)) < limits[at]
     return np.asarray(reached.any(axis=1))
 
 
