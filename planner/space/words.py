@@ -43,7 +43,10 @@ BESIDE_LISTED = (
     f"of splits where there are more than {MOST_WAYS} and several stages per pipeline rank"
 )
 """Added where they may be faster than a runner-up."""
-BOUNDED = "with activations on the host, a layout fits if an upper bound of its memory does"
+BOUNDED = (
+    "with activations on the host and several stages per pipeline rank, a layout fits if an upper "
+    "bound of its memory does"
+)
 """Each rank is asked for two layers on their way to the host, as large as one that keeps all."""
 OTHER_DEGREES = "left out: degrees with a pipeline where an upper bound of memory fits nowhere"
 UNLISTED = "left out: degrees that were not listed when the time limit ended the list"
@@ -84,7 +87,7 @@ def space_words(
     if engine.kernels.counts_passes:
         piped = f"; {OTHER_DEGREES}" * (not all_degrees)
         lines.append(f"memory: {COUNTED}{piped}")
-    if pins.offloads_activations:
+    if bounds_memory(legality, pins, gpus):
         lines.append(f"memory: {BOUNDED}")
     if model.mtp_layers:
         lines.append(_modules_words(model, legality, pins))
@@ -97,6 +100,14 @@ def space_words(
     if closed := list(_only_pinned(setting, gpus, pins)):
         lines.append(f"searched only if pinned: {'; '.join(closed)}")
     return tuple(lines)
+
+
+def bounds_memory(legality: Legality, pins: Pins, gpus: int) -> bool:
+    """Whether activations may be on the host in layouts of several chunks per pipeline rank, of
+    whose memory a bound alone is known.
+    """
+    piped = all(_open(pins, axis, gpus) for axis in ("pipeline_parallel", "virtual_stages"))
+    return piped and pins.offloads_activations and legality.activation_offload == "any"
 
 
 def _open(pins: Pins, axis: str, gpus: int) -> bool:
