@@ -76,8 +76,8 @@ def _but(question: Question, unsettled: Sequence[int]) -> str:
     """The sizes of which it is not known whether they hold a step, and where the memory of none is
     known but as a bound.
     """
-    rules, pins = question.engine.legality, question.pins
-    by_bound = ", by an upper bound of memory" * bounds_memory(rules, pins, question.gpus)
+    bounds = bounds_memory(question.engine.legality, question.pins)
+    by_bound = ", by an upper bound of memory" * bounds
     return by_bound + (f" (not settled: {', '.join(map(str, unsettled))})" if unsettled else "")
 
 

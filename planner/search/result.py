@@ -114,8 +114,7 @@ def nothing_fits(
     `deadline` left open may fit.
     """
     settled = math.isinf(open_s) and run.settles_all and not run.space.ended
-    rules = question.engine.legality
-    settled &= not bounds_memory(rules, question.pins, question.gpus)
+    settled &= not bounds_memory(question.engine.legality, question.pins)
     if not settled and deadline is not None and time.perf_counter() >= deadline:
         return SearchEnded()
     return none_fits(question, proved=settled)

@@ -43,11 +43,10 @@ BESIDE_LISTED = (
     f"of splits where there are more than {MOST_WAYS} and several stages per pipeline rank"
 )
 """Added where they may be faster than a runner-up."""
-BOUNDED = (
-    "with activations on the host and several stages per pipeline rank, a layout fits if an upper "
-    "bound of its memory does"
-)
-"""Each rank is asked for two layers on their way to the host, as large as one that keeps all."""
+BOUNDED = "with activations on the host, a layout fits if an upper bound of its memory does"
+"""Ranks of several stages are asked for two layers on their way to the host, as large as one that
+keeps all; and a node's memory is asked to take what the fastest mix that fits its GPUs sends.
+"""
 OTHER_DEGREES = "left out: degrees with a pipeline where an upper bound of memory fits nowhere"
 UNLISTED = "left out: degrees that were not listed when the time limit ended the list"
 COUNTED = "a layout fits if all that a rank holds at any moment of the step does"
@@ -87,7 +86,7 @@ def space_words(
     if engine.kernels.counts_passes:
         piped = f"; {OTHER_DEGREES}" * (not all_degrees)
         lines.append(f"memory: {COUNTED}{piped}")
-    if bounds_memory(legality, pins, gpus):
+    if bounds_memory(legality, pins):
         lines.append(f"memory: {BOUNDED}")
     if model.mtp_layers:
         lines.append(_modules_words(model, legality, pins))
@@ -102,12 +101,11 @@ def space_words(
     return tuple(lines)
 
 
-def bounds_memory(legality: Legality, pins: Pins, gpus: int) -> bool:
-    """Whether activations may be on the host in layouts of several chunks per pipeline rank, of
-    whose memory a bound alone is known.
+def bounds_memory(legality: Legality, pins: Pins) -> bool:
+    """Whether activations may be on the host beside recomputation or several chunks per pipeline
+    rank, of which a bound of memory decides what fits.
     """
-    piped = all(_open(pins, axis, gpus) for axis in ("pipeline_parallel", "virtual_stages"))
-    return piped and pins.offloads_activations and legality.activation_offload == "any"
+    return pins.offloads_activations and legality.activation_offload == "any"
 
 
 def _open(pins: Pins, axis: str, gpus: int) -> bool:

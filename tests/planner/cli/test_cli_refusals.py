@@ -71,7 +71,7 @@ def test_nothing_fits_in_json() -> None:
 
 
 def test_a_refusal_in_json_says_that_it_is_no_proof() -> None:
-    """With activations of several chunks on the host a bound of memory decides, so a layout may
+    """With activations on the host beside recomputation a bound of memory decides, so a layout may
     fit.
     """
     result = run("plan", "llama-3.1-70b", "--gpus", "2", "--cluster", "dgx-h100", "--global-batch",
@@ -91,15 +91,14 @@ def test_no_layout_is_legal() -> None:
 
 
 def test_the_fewest_gpus_by_a_bound_of_memory_are_called_so() -> None:
-    """With activations of several chunks on the host fewer GPUs may hold what is priced to need
-    more.
+    """With activations on the host beside recomputation fewer GPUs may hold what is priced to need
+    more; Megatron-LM recomputes nothing there.
     """
-    asked = ("plan", "llama-3.1-8b", "--cluster", "dgx-h100", "--engine", "generic",
-             "--global-batch", "16", "--gpus", "4", "--tp", "1", "--recompute", "none")  # fmt: skip
-    said = {each: run(*asked, "--offload-activations", "on", "--vpp", each).stdout
-            for each in ("1", "1..2")}  # fmt: skip
-    assert "by an upper bound of memory" in said["1..2"]
-    assert "upper bound" not in said["1"]
+    asked = ("plan", "llama-3.1-8b", "--cluster", "dgx-h100", "--global-batch", "16",
+             "--gpus", "4", "--offload-activations", "on", "--tp", "1", "--top", "1")  # fmt: skip
+    said = {each: run(*asked, "--engine", each).stdout for each in ("generic", "megatron")}
+    assert "by an upper bound of memory" in said["generic"]
+    assert "upper bound" not in said["megatron"]
 
 
 @pytest.mark.parametrize(
