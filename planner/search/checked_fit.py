@@ -210,11 +210,13 @@ class _Ranks:
 
     def layout(self, row: int) -> tuple[Layout | None, bool]:
         """One that fits, and whether all were looked at where there is none."""
-        offloads = self.space.layouts.activation_offload[row] > 0  # what waits is not counted
-        every = not offloads
-        for variant in self.space.variants(row) if not offloads else ():
+        waits, every = self.space.layouts.activation_offload[row] > 0, True
+        for variant in self.space.variants(row):
             if not self.layouts:
                 return None, False
+            if waits and variant.virtual_stages > 1:  # on the host: not known of several chunks
+                every = False
+                continue
             found, all_cuts = self._plan(row, variant)
             if found is None and not self._lists_all(row, variant):
                 found, all_cuts = self._off_list(row, variant)
