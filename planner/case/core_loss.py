@@ -1,10 +1,10 @@
-"""Megatron-Core's three ways to the loss, by the words that configs and measured runs have for them.
+"""Megatron-Core's three ways to the loss, by the words that configs and runs have for them.
 
     te       cross_entropy_loss_fusion with cross_entropy_fusion_impl te: Transformer Engine's
              kernel, whose gradient takes the logits' place
     native   cross_entropy_loss_fusion with cross_entropy_fusion_impl native, its default: operators
-             on fp32 logits, compiled in four pieces. Forward 6 bytes a logit are allocated; backward
-             10: what was saved in fp32, its copy with the labels taken off, and the gradient
+             on fp32 logits, compiled in four pieces. Forward 6 bytes a logit are allocated, and
+             backward 10: what was saved in fp32, its copy without the labels, the gradient
     unfused  neither: the same operators one by one, in place
 
 Counted of NVIDIA/Megatron-LM@d98e8a64 megatron/core/fusions/fused_cross_entropy.py under torch 2.13
