@@ -6,6 +6,7 @@
 """
 
 from meshplan.executor.frameworks.documents.values import Values
+from meshplan.planner.case.core_loss import loss_word
 from meshplan.planner.case.reading import CannotSay
 from meshplan.planner.case.resolve import engine_named
 
@@ -36,15 +37,13 @@ def loss_unsaid(engine: str) -> list[CannotSay]:
     """A plan's loss that Megatron-LM's own program refuses (--cross-entropy-fusion-impl te, since
     June 2026: NVIDIA/Megatron-LM@168cb15d megatron/training/arguments.py, validate_args).
     """
-    if not engine_named(engine).kernels.fused_cross_entropy:
+    if loss_word(engine_named(engine)) != "te":
         return []
     why = "pretrain_gpt.py refuses cross_entropy_fusion_impl te; its own loss needs more memory"
     return [CannotSay("loss", "te", why)]
 
 
 def loss_settings(engine: str) -> dict[str, object]:
-    """What gives a recipe the loss that a plan for `engine` was priced with: Transformer Engine's
-    or, of an engine whose loss is many kernels, none that is fused.
-    """
-    fused = engine_named(engine).kernels.fused_cross_entropy
-    return {_FUSION: True, _KIND: "te"} if fused else {_FUSION: False}
+    """What gives a recipe the loss that a plan for `engine` was priced with."""
+    word = loss_word(engine_named(engine))
+    return {_FUSION: False} if word == "unfused" else {_FUSION: True, _KIND: word}
