@@ -61,6 +61,7 @@ from meshplan.executor.frameworks.nemo.recipe import (
     left_to_recipe,
     lengths,
     of_towers,
+    sharding,
 )
 from meshplan.executor.frameworks.nemo.recipe_functions import claims as is_recipe
 from meshplan.executor.frameworks.nemo.recipe_functions import runs_of_functions
@@ -156,6 +157,7 @@ def _check_followed(found: Mapping[str, Fact], text: str) -> None:
 def _reading(run: Run, path: str) -> Reading:
     found = data_length(run.found)
     nemo = is_nemo(found)
+    found = found if nemo else sharding(found)
     check_trains(found)
     plain, unread, in_part = _in_megatrons_words(found, nemo=nemo)
     values = _entries(plain, run)

@@ -239,6 +239,28 @@ def test_overrides_say_which_loss_of_megatron_core_runs(said: str, bytes_: float
     assert case.engine.kernels.logits_bytes == bytes_
 
 
+@pytest.mark.parametrize(("flags", "word"), [
+    ("", "unfused"), ("--cross-entropy-loss-fusion", "native"),
+    ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", "te"),
+    ("--cross-entropy-fusion-impl te", "unfused"),
+])  # fmt: skip
+def test_megatrons_flags_say_its_loss(flags: str, word: str) -> None:
+    """Off and native unless they are there, whatever the width of gradients."""
+    reading = read_config(f"{MEGATRON} --bf16 --grad-reduce-in-bf16 {flags}", "a.sh")
+    assert (reading.engine, reading.loss) == ("megatron-bridge", word)
+
+
+@pytest.mark.parametrize(("ddp", "optimizer", "stage"), [
+    ("false", "true", 1), ("true", "false", 1), ("false", "false", 0),
+])  # fmt: skip
+def test_either_section_distributes_the_optimizer(ddp: str, optimizer: str, stage: int) -> None:
+    """Megatron-Bridge switches it on in both where one has it."""
+    name = "use_distributed_optimizer"
+    text = f"ddp: {{{name}: {ddp}}}\noptimizer: {{{name}: {optimizer}}}\n"
+    reading = read_config(f"model: {{tensor_model_parallel_size: 1}}\n{text}", "a.yaml")
+    assert reading.facts["zero_stage"].value == stage
+
+
 @pytest.mark.parametrize("engine", ["megatron", "megatron-bridge"])
 def test_a_plans_loss_is_in_its_overrides(engine: str) -> None:
     """A library recipe may have another than the plan was priced with."""
