@@ -1,9 +1,9 @@
 """Which attention kernel a row ran."""
 
 import pytest
-from meshplan.costmodels.operations.kinds import AttentionCore
 from rows import engine_of
 
+from meshplan.costmodels.operations.kinds import AttentionCore
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.seconds.kernels import Device, attention_s
 from meshplan.hardware_profiles.load import load_gpu, load_kernels
