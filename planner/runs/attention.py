@@ -18,10 +18,10 @@ FLASH_KERNELS = {
     "flash4": "flash4", "cudnn": "cudnn", "efficient": "efficient", "masked": "masked",
     "sdpa": "flash2", "cudnn_mxfp8": "cudnn_mxfp8", "flex": "flex", "aiter": "cudnn",
 }  # fmt: skip
-"""`aiter` is what Transformer Engine calls on AMD's GPUs, whatever it is asked for as
-`cudnn_flash_te` in MaxText: Composable Kernel and AITER's assembly, NVTE_FUSED_ATTN_CK being 1 by
-default (ROCm/TransformerEngine@ac80527d README.rst; amd-agi/maxtext-slurm@f64d93fe train_env.sh).
-Its rates are a profile's own there, as cuDNN's are on NVIDIA's.
+"""`aiter` is what Transformer Engine calls on AMD's GPUs, by MaxText's `cudnn_flash_te` too:
+Composable Kernel, with AITER's assembly, as NVTE_FUSED_ATTN_CK is 1 unless it is set
+(ROCm/TransformerEngine@ac80527d README.rst; amd-agi/maxtext-slurm@f64d93fe train_env.sh). Its rates
+are a profile's own there, as cuDNN's are on NVIDIA's.
 
 `sdpa` calls FlashAttention-2, or what a GPU or release of PyTorch has instead; with a mask as a
 tensor, `masked`, because no other kernel of PyTorch's takes one but cuDNN's, in releases that list
