@@ -28,6 +28,7 @@ FACTS = {
     "attention_kernel": "flash1 to flash4: the first to the fourth FlashAttention; triton: the"
     " first as a Triton kernel; efficient: PyTorch's memory-efficient one, masked: and its mask is"
     " a tensor, so that it skips no key; cudnn, cudnn_mxfp8: cuDNN's, of inputs of 16 or 8 bits;"
+    " aiter: AMD's own, which Transformer Engine calls there;"
     " sdpa: PyTorch's scaled_dot_product_attention, which AMD's GPUs and Blackwell have a kernel"
     " for; flex: FlexAttention, compiled by Triton",
     "qk_norm": "head: norms of queries and keys",
