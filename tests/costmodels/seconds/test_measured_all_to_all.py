@@ -1,8 +1,8 @@
 """All-to-all between nodes: what nccl-tests measured alone, against the built-in clusters' price.
 
-It bounds what an exchange of experts may be priced at: a training run that takes longer has another
-cause than the rate of a balanced all-to-all (routers, its plugin, who arrives last). Not met, cause
-not known: two racks of GB300 over RoCE took 180 ms for 8 GiB with NCCL 2.28.7, four times the price
+Exchanges of experts in training may take longer (routers, the network's plugin, who arrives last),
+but not because a balanced all-to-all is slower than this. Not met, cause not known: two racks of
+GB300 over RoCE took 180 ms for 8 GiB with NCCL 2.28.7, four times the price
 (oracle-quickstart/oci-gpu-quickstarts@6a0abdc7 nvidia/GB300/README-GB300.md).
 """
 
@@ -43,8 +43,8 @@ def busy_s(size_bytes: float, ranks: int, bus_bandwidth: float) -> float:
 def test_a_balanced_all_to_all_takes_what_nccl_tests_measured(
     cluster: str, ranks: int, on_node: int, size_bytes: float, measured_s: float
 ) -> None:
-    """Within 20 %: cards, sizes and two to eight nodes or racks, none fitted to its point but p5's
-    and p6-b300's.
+    """Within 20 %, on two to eight nodes or racks. Only p5's and p6-b300's rates come from the page
+    that their points are on.
     """
     group = Group(float(ranks), float(on_node))
     priced_s = collective_s(load_cluster(cluster), "all_to_all", size_bytes, group)
