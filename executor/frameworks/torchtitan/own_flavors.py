@@ -117,8 +117,8 @@ def _stated(file: Path, module: str, flavor: str) -> _Stated | None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             found = _flavor(node.value, flavor, tree)
             if found and any(_of(module, target) for target in targets):
-                called = isinstance(found, ast.Call)
-                fields = _fields(ast.unparse(found.func), file.parent) if called else {}
+                kind = ast.unparse(found.func) if isinstance(found, ast.Call) else ""
+                fields = _fields(kind, file.parent) if kind else {}
                 sizes = _with_feed_forward(_numbers(found, fields), module)
                 return _Stated(sizes, llama_of(found, frozenset(fields), sizes)) if sizes else None
     return None
