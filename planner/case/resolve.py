@@ -178,7 +178,8 @@ def _of_whole_nodes(reading: Reading, settings: Settings) -> Reading:
         return reading
     each = cluster_named(str(settings.cluster)).gpus_per_node
     gpus = Fact(nodes.value * each, nodes.line)
-    said = f"line {nodes.line}: {nodes.value} nodes of {each} GPUs, as {settings.cluster} has them"
+    said = f"{nodes.value} x {each} GPUs of whole nodes, as {settings.cluster} has them"
+    said = f"line {nodes.line}: {said}"
     return replace(reading, facts={**reading.facts, "gpus": gpus}, notes=(*reading.notes, said))
 
 

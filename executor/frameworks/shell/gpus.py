@@ -171,13 +171,15 @@ def slurm_variables(text: str) -> dict[str, str]:
 
 
 _COMPONENTS = re.compile(r"^#SBATCH\s+(?:hetjob|packjob)\b", re.M)
-_DIRECTIVE = re.compile(r"#SBATCH\s+(?:--([a-z-]+)|-([NGn]))(?:[= ]\s*)?(\S+)")
+_DIRECTIVE = re.compile(r"#SBATCH\s+(.*?)(?:\s#.*)?")
+_OPTION = re.compile(r"(?<!\S)(?:--([a-z-]+)(?:=|\s+)|-([NGn])=?\s*)(?!-)(\S+)")
 
 
 def _header(text: str) -> tuple[dict[str, str], int]:
-    """Options of `#SBATCH` lines, of which the last counts, and the first one's line. sbatch reads
-    none behind a script's first command; a script in a here-document begins with its `#!` anew.
-    A heterogeneous job (`#SBATCH hetjob`) has a header for each component: then none counts.
+    """Options of `#SBATCH` lines, of which the last counts, and the first one's line. A line may
+    have several, and a remark behind ` #`. sbatch reads none behind a script's first command; a
+    script in a here-document begins with its `#!` anew. A heterogeneous job (`#SBATCH hetjob`) has
+    a header for each component: then none counts.
     """
     if _COMPONENTS.search(text):
         return {}, 1
@@ -185,7 +187,8 @@ def _header(text: str) -> tuple[dict[str, str], int]:
     line, in_header = 0, True
     for at, each in enumerate(text.split("\n"), start=1):
         in_header = (in_header and (not each.strip() or each.startswith("#"))) or each[:2] == "#!"
-        if in_header and (match := _DIRECTIVE.match(each)):
+        said = _DIRECTIVE.fullmatch(each) if in_header else None
+        for match in _OPTION.finditer(said[1]) if said else ():
             header[match[1] or _SHORT[match[2]]] = match[3].strip("\"'")
             line = line or at
     return header, max(line, 1)

@@ -184,7 +184,7 @@ def test_whole_nodes_have_the_gpus_of_the_cluster(tmp_path: Path) -> None:
     reading = read(tmp_path, "deepspeed --num_nodes 2")
     case = resolve(reading, Settings(), near)
     assert case.layout.world_size == 16
-    assert "line 1: 2 nodes of 8 GPUs, as dgx-h100 has them" in case.notes
+    assert "line 1: 2 x 8 GPUs of whole nodes, as dgx-h100 has them" in case.notes
     case = resolve(reading, Settings(gpus=32), near)
     assert case.layout.world_size == 32
     assert "--gpus 32 instead of the 16 of line 1" in case.notes
@@ -211,3 +211,21 @@ def test_gpus_of_other_launchers(
     facts = read(tmp_path, launcher).facts
     found = [facts[name].value if name in facts else None for name in ("gpus", "nodes")]
     assert found == [gpus, nodes]
+
+
+@pytest.mark.parametrize(
+    ("header", "gpus"),
+    [
+        pytest.param("-N 4 --gpus-per-node=8", 32, id="4 x 8"),
+        pytest.param("<OPTIONS> --nodes=2 --exclusive --gpus-per-node 4", 8, id="behind a switch"),
+        pytest.param("--nodes=2 # --nodes=16\n#SBATCH --gres=gpu:8", 16, id="not of a remark"),
+        pytest.param("-N4 -p gpu-n16 -n 32", 32, id="tasks, not of the partition's name"),
+    ],
+)
+def test_a_line_of_a_header_may_have_several_options(
+    tmp_path: Path, header: str, gpus: int
+) -> None:
+    """As sbatch takes them: Megatron-LM's `#SBATCH <SLURM OPTIONS> --nodes=128 --exclusive ...`."""
+    (tmp_path / "zero3.yaml").write_text(ZERO_3)
+    text = f"#!/bin/bash\n#SBATCH {header}\nsrun python {PROGRAM}"
+    assert read_config(text, str(tmp_path / "run.sh")).facts["gpus"].value == gpus
