@@ -16,7 +16,7 @@ _MARKS = ("--per_device_train_batch_size", "--per-device-train-batch-size", "--j
           "deepspeed", "torchrun")  # fmt: skip
 """Words of a command that starts a trainer; the first that a document has says which."""
 _SAYS_NODES = re.compile(
-    r"--(?:nnodes|num[_-](?:nodes|machines|processes)|nodes|include)\b|\bmpirun\b"
+    r"--(?:nnodes|num[_-](?:nodes|machines|processes)|nodes|include|hostfile)\b|\bmpirun\b"
 )
 _SCRIPT = ".sh"
 

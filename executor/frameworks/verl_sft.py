@@ -33,7 +33,7 @@ from meshplan.executor.frameworks.hugging_face.trainer_models import packed_weig
 from meshplan.executor.frameworks.hugging_face.trainers import model_of_repository
 from meshplan.executor.frameworks.keys.lists import judged, unjudged
 from meshplan.executor.frameworks.shell.arguments import Arguments, launcher_arguments
-from meshplan.executor.frameworks.shell.gpus import gpus_of
+from meshplan.executor.frameworks.shell.gpus import launched
 from meshplan.executor.frameworks.shell.launches import (
     first_of,
     is_launched,
@@ -100,8 +100,7 @@ def _case(words: list[Fact], script: Script, path: str, text: str, start: Start 
             words[at].line,
         )
     reading = _reading(values, path)
-    gpus = gpus_of(Values(launcher_arguments(words[:at])), text)
-    facts = {"gpus": gpus, **reading.facts} if gpus else dict(reading.facts)
+    facts = {**launched(Values(launcher_arguments(words[:at])), text), **reading.facts}
     notes = (*script.notes, *left_open([words[at:]]), *reading.notes)
     return replace(reading, facts=_sharded(facts), notes=notes, unread=(*unread, *reading.unread))
 

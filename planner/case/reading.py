@@ -21,10 +21,11 @@ COUNTS = frozenset(
         *("context_parallel", "expert_parallel", "expert_tensor_parallel", "micro_batch_size"),
         *("shard_replicas", "seq_len", "global_batch_size", "num_micro_batches", "gpus"),
         *("documents", "documents_at_once", "tokens_at_once", "packed_mean_length"),
-        "longest_document",
+        *("longest_document", "nodes"),
     )
 )
-"""Facts that are whole numbers of at least 1. `shard_replicas` is how many copies of the sharded
+"""Facts that are whole numbers of at least 1. `nodes` are those of which a launch takes all GPUs,
+where it does not say how many that are. `shard_replicas` is how many copies of the sharded
 state there are: dp * cp / shard_group. `documents` and those behind it: `planner.case.packed`."""
 
 FIELDS = COUNTS | frozenset(

@@ -87,6 +87,7 @@ def resolve(
     """
     asked, given, near = given, _for_its_code(given, reading), _for_its_code(near, reading)
     reading, counted = _without_count(reading, given)
+    reading = _of_whole_nodes(reading, given.fill(near))
     check_options(reading, given)
     facts = {**_filling(near, reading), **reading.facts, **_facts(given)}
     settings = given.fill(near)
@@ -169,6 +170,18 @@ def _without_count(reading: Reading, given: Settings) -> tuple[Reading, Fact | N
     left = {name: fact for name, fact in reading.facts.items() if name != "num_micro_batches"}
     known = left.keys() | _facts(given).keys() >= {"micro_batch_size", "global_batch_size"}
     return (replace(reading, facts=left), count) if known else (reading, None)
+
+
+def _of_whole_nodes(reading: Reading, settings: Settings) -> Reading:
+    """The reading with the GPUs of the nodes that its launch takes whole."""
+    nodes = reading.facts.get("nodes")
+    if nodes is None or "gpus" in reading.facts or settings.cluster is None:
+        return reading
+    each = cluster_named(str(settings.cluster)).gpus_per_node
+    gpus = Fact(nodes.value * each, nodes.line)
+    said = f"{nodes.value} x {each} GPUs of whole nodes, as {settings.cluster} has them"
+    said = f"line {nodes.line}: {said}"
+    return replace(reading, facts={**reading.facts, "gpus": gpus}, notes=(*reading.notes, said))
 
 
 def _recounted(count: Fact | None, layout: Layout, training: Training) -> Iterator[str]:

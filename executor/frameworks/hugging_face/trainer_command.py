@@ -31,7 +31,7 @@ from meshplan.executor.frameworks.shell.arguments import (
     arguments,
     launcher_arguments,
 )
-from meshplan.executor.frameworks.shell.gpus import gpus_of
+from meshplan.executor.frameworks.shell.gpus import launched
 from meshplan.executor.frameworks.shell.launches import (
     first_of,
     is_launched,
@@ -97,11 +97,11 @@ def _case(words: list[Fact], script: Script, path: str, text: str, start: Start 
     named, unread = ("none", ()) if own else launcher_file(launcher, near, start)
     trainer = _trainer_of(words[at], stated)
     reading = read_values(trainer, values, near, named)
-    gpus = gpus_of(Values(launcher), text)
+    begun = launched(Values(launcher), text, read=near.text)
     unread += (*other_training(words[at]), *said_elsewhere(words, script.missed))
     assumed = (next_tokens(words[at]),) if trainer is _TRAINER else ()
     notes = (*script.notes, *left_open([words]), *reading.notes, *assumed)
-    facts = {"gpus": gpus, **reading.facts} if gpus else dict(reading.facts)
+    facts = {**begun, **reading.facts}
     put(facts, gpus=processes_of(Values(launcher)))  # accelerate launch: all of them
     if _ACCUMULATED in stated.keys() - values.found.keys():
         del facts["num_micro_batches"]

@@ -47,7 +47,7 @@ from meshplan.executor.frameworks.shell.arguments import (
     arguments,
     launcher_arguments,
 )
-from meshplan.executor.frameworks.shell.gpus import gpus_of
+from meshplan.executor.frameworks.shell.gpus import launched
 from meshplan.executor.frameworks.shell.launches import (
     first_of,
     left_open,
@@ -147,8 +147,9 @@ def _case(
     launcher, unread = ("none", ()) if own else launcher_file(given, near, start)
     reading = read_values(trainer, values, replace(near, path=file), launcher)
     found = dict(reading.facts)
-    gpus = gpus_of(Values(given), text) or (_visible(held) if own else None)
-    put(found, gpus=gpus or processes_of(Values(given)))
+    begun = launched(Values(given), text, read=near.text)
+    gpus = begun.pop("gpus", None) or (_visible(held) if own else None)
+    put(found, gpus=gpus or processes_of(Values(given)), **begun)
     assumed = (next_tokens(words[at]),) if trainer.name == "hf-trainer" else ()
     notes = (
         *script.notes,

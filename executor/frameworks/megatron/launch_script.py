@@ -23,8 +23,10 @@ Source: NVIDIA/Megatron-LM@d98e8a64 `megatron/training/arguments.py`, `examples/
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from meshplan.executor.frameworks.documents.values import put, shown
+from meshplan.executor.frameworks.hugging_face.nearby import Nearby
 from meshplan.executor.frameworks.keys.lists import MEGATRON, judged
 from meshplan.executor.frameworks.megatron.attention_scores import (
     engine_of,
@@ -63,7 +65,7 @@ from meshplan.executor.frameworks.shell.arguments import (
     arguments,
     launcher_arguments,
 )
-from meshplan.executor.frameworks.shell.gpus import gpus_of
+from meshplan.executor.frameworks.shell.gpus import launched
 from meshplan.executor.frameworks.shell.jobs.documents import DOCUMENTS, job_of
 from meshplan.executor.frameworks.shell.launches import (
     first_of,
@@ -240,7 +242,8 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
     facts, placement, recompute, more = layout_facts(values)
     facts |= training_facts(values)
     _apply_defaults(values, facts)
-    put(facts, gpus=gpus_of(FlagArguments(command.launcher), text, command.of_job))
+    near = Nearby(Path(path), command.files)
+    facts |= launched(FlagArguments(command.launcher), text, command.of_job, near.text)
     in_file, more_notes = deepspeed_facts(values, facts, command.files)
     unread = [*command.printed, *in_file, *optimizer_unread(values, "--optimizer")]
     unread += groups_unread(values, facts)

@@ -4,75 +4,98 @@ import re
 from collections.abc import Mapping
 
 from meshplan.executor.frameworks.documents.values import Values
+from meshplan.executor.frameworks.shell.hosts import Read, gpus_of_hosts, is_of_hosts, nothing
 from meshplan.executor.frameworks.shell.ranks import ranks_of
 from meshplan.planner.case.reading import Fact, IllegalConfig
 
 _LAUNCHERS = (("nproc_per_node", "nnodes"), ("num_gpus", "num_nodes"))  # torchrun's, DeepSpeed's
+_OF_NODE = ("gpus_per_node", "gres", "nproc_per_node", "ntasks_per_node")
 
 
-def gpus_of(launcher: Values, text: str, of_job: Fact | None = None) -> Fact | None:
+def launched(
+    launcher: Values, text: str, of_job: Fact | None = None, read: Read = nothing
+) -> dict[str, Fact]:
+    """`gpus` of a launch, or the `nodes` of which it takes whole ones; nothing where neither is
+    stated. The arguments are those of `gpus_of`.
+    """
+    gpus = gpus_of(launcher, text, of_job, read)
+    nodes = None if gpus else _whole_nodes(launcher)
+    found = {"gpus": gpus, "nodes": nodes}
+    return {name: fact for name, fact in found.items() if fact is not None}
+
+
+def gpus_of(
+    launcher: Values, text: str, of_job: Fact | None = None, read: Read = nothing
+) -> Fact | None:
     """GPUs by the launcher's arguments, else by Slurm's headers; raises `IllegalConfig`.
 
     of_job  those that a job's document asks for (0: not known how many): all of them, where the
             launcher states no number of nodes, because a job's operator says it by the environment
             (torchrun reads `PET_NNODES`: pytorch torch/distributed/run.py, kubeflow/trainer)
+    read    the text of a file of hosts
     """
-    stated = _gpus_of(launcher, text)
-    alone = not launcher.found.keys() & {"nnodes", "num_nodes", "nodes", "include"}
+    stated = _gpus_of(launcher, text, read)
+    alone = not launcher.found.keys() & {"nnodes", "num_nodes", "nodes", "include", "hostfile"}
     if of_job is None or not (stated is None or alone):
         return stated
     return of_job if of_job.value else None
 
 
-def _gpus_of(launcher: Values, text: str) -> Fact | None:
-    if included := launcher.found.get("include"):
-        for name in ("num_gpus", "num_nodes"):
-            if name in launcher.found:
-                raise IllegalConfig(f"DeepSpeed takes no --{name} beside --include", included.line)
-        return _included(included)
+def _gpus_of(launcher: Values, text: str, read: Read) -> Fact | None:
+    if is_of_hosts(launcher) and (gpus := gpus_of_hosts(launcher, read)):
+        return gpus
     for each_name, nodes_name in _LAUNCHERS:
-        each, nodes = launcher.found.get(each_name), launcher.found.get(nodes_name)
+        each, nodes = launcher.found.get(each_name), _nodes(launcher, nodes_name)
         stated = [fact for fact in (each, nodes) if fact is not None]
-        if each is not None and all(str(fact.value).isdecimal() for fact in stated):
+        unknown = each_name == "num_gpus" and nodes is None and is_of_hosts(launcher)
+        if each is not None and not unknown and all(str(f.value).isdecimal() for f in stated):
             count = launcher.count(each_name)
-            others = launcher.count(nodes_name) if nodes else None
+            others = nodes and Values({nodes_name: nodes}).count(nodes_name)
             if count is not None:
                 return Fact(count.value * (others.value if others else 1), count.line)
     ranks = ranks_of(launcher) or _srun_gpus(launcher) or _slurm_gpus(text)
     return ranks or _slurm_tasks(launcher, text) or _pbs_gpus(text)
 
 
+def _nodes(launcher: Values, name: str) -> Fact | None:
+    """The number of nodes; `2:2` of torchrun, from two to two, is two."""
+    stated = launcher.found.get(name)
+    fixed = stated and re.fullmatch(r"([0-9]{1,6}):\1", str(stated.value))
+    return Fact(fixed[1], stated.line) if stated and fixed else stated
+
+
+def _whole_nodes(launcher: Values) -> Fact | None:
+    """The nodes of which all GPUs are used: DeepSpeed's default, and torchrun's word `gpu`.
+
+    Sources: DeepSpeed 0.19.8 deepspeed/launcher/runner.py (num_gpus), pytorch
+    torch/distributed/run.py (determine_local_world_size).
+    """
+    of_torchrun = launcher.found.get("nproc_per_node", Fact("", 1)).value in ("gpu", "auto")
+    nodes = _nodes(launcher, "nnodes" if of_torchrun else "num_nodes")
+    some = of_torchrun or not launcher.found.keys() & {"num_gpus", "include", "exclude"}
+    if not some or nodes is None or not _NUMBER.fullmatch(str(nodes.value)):
+        return None
+    return Fact(int(nodes.value), nodes.line) if int(nodes.value) else None
+
+
 def _srun_gpus(launcher: Values) -> Fact | None:
-    """GPUs by options of `srun` itself, `--nodes` and those of a node (SchedMD/slurm, man page of
-    srun); None where one is missing or no plain number.
+    """GPUs by options of `srun` itself: all of the job (`--gpus`), or `--nodes` and those of a node
+    (SchedMD/slurm, man page of srun); None where one is missing or no plain number.
     """
-    nodes, *each = (
-        launcher.found.get(name)
-        for name in ("nodes", "gpus_per_node", "nproc_per_node", "ntasks_per_node")
-    )
-    of_node = next((fact for fact in each if fact is not None), None)
-    if nodes is None or of_node is None:
-        return None
-    count = _gpus_of_node({"gpus-per-node": str(of_node.value)})
-    if count is None or not _NUMBER.fullmatch(str(nodes.value)):
-        return None
-    return Fact(int(count) * int(nodes.value), nodes.line) if int(count) else None
+    found = launcher.found
+    nodes, whole = found.get("nodes"), found.get("gpus")
+    of_node = next((found[name] for name in _OF_NODE if name in found), None)
+    by_node = None
+    if of_node and nodes and _NUMBER.fullmatch(str(nodes.value)):
+        by_node = _count_of_gpus(of_node, int(nodes.value))
+    by_srun = whole and found.keys() & {"nodes", "ranks", "tasks_of_job"}
+    return by_node or (_count_of_gpus(whole, 1) if whole and by_srun else None)
 
 
-def _included(stated: Fact) -> Fact | None:
-    """GPUs of DeepSpeed's `--include host1:0,1@host2:0,1`, each counted once; None where a host is
-    named whole, or its GPUs are not yet known.
-
-    Source: deepspeedai/DeepSpeed@2d991ba3 deepspeed/launcher/runner.py (parse_node_config_list,
-    parse_resource_filter).
-    """
-    hosts: dict[str, set[int]] = {}
-    for node in str(stated.value).split("@"):
-        host, colon, gpus = node.partition(":")
-        if colon and not re.fullmatch(r"[0-9]{1,4}(,[0-9]{1,4})*", gpus):
-            return None
-        hosts.setdefault(host, set()).update(map(int, gpus.split(",") if colon else ()))
-    return Fact(sum(map(len, hosts.values())), stated.line) if all(hosts.values()) else None
+def _count_of_gpus(stated: Fact, times: int) -> Fact | None:
+    """So many times the GPUs of `8`, `h100:8` or `gpu:h100:8`; None for none."""
+    count = int(_gpus_of_node({"gpus-per-node": str(stated.value)}) or 0) * times
+    return Fact(count, stated.line) if count else None
 
 
 def _slurm_gpus(text: str) -> Fact | None:
@@ -148,13 +171,15 @@ def slurm_variables(text: str) -> dict[str, str]:
 
 
 _COMPONENTS = re.compile(r"^#SBATCH\s+(?:hetjob|packjob)\b", re.M)
-_DIRECTIVE = re.compile(r"#SBATCH\s+(?:--([a-z-]+)|-([NGn]))(?:[= ]\s*)?(\S+)")
+_DIRECTIVE = re.compile(r"#SBATCH\s+(.*?)(?:\s#.*)?")
+_OPTION = re.compile(r"(?<!\S)(?:--([a-z-]+)(?:=|\s+)|-([NGn])=?\s*)(?!-)(\S+)")
 
 
 def _header(text: str) -> tuple[dict[str, str], int]:
-    """Options of `#SBATCH` lines, of which the last counts, and the first one's line. sbatch reads
-    none behind a script's first command; a script in a here-document begins with its `#!` anew.
-    A heterogeneous job (`#SBATCH hetjob`) has a header for each component: then none counts.
+    """Options of `#SBATCH` lines, of which the last counts, and the first one's line. A line may
+    have several, and a remark behind ` #`. sbatch reads none behind a script's first command; a
+    script in a here-document begins with its `#!` anew. A heterogeneous job (`#SBATCH hetjob`) has
+    a header for each component: then none counts.
     """
     if _COMPONENTS.search(text):
         return {}, 1
@@ -162,7 +187,8 @@ def _header(text: str) -> tuple[dict[str, str], int]:
     line, in_header = 0, True
     for at, each in enumerate(text.split("\n"), start=1):
         in_header = (in_header and (not each.strip() or each.startswith("#"))) or each[:2] == "#!"
-        if in_header and (match := _DIRECTIVE.match(each)):
+        said = _DIRECTIVE.fullmatch(each) if in_header else None
+        for match in _OPTION.finditer(said[1]) if said else ():
             header[match[1] or _SHORT[match[2]]] = match[3].strip("\"'")
             line = line or at
     return header, max(line, 1)

@@ -1,5 +1,6 @@
 """Sizes that a copy of torchtitan gives a flavor, where they are not those of the model that we
-take it for: copies are changed, and TOML says no more than the flavor's name.
+take it for: copies are changed, and TOML says no more than the flavor's name. A Llama of which all
+is understood is priced with them (`own_models`); of another model they are named.
 
     torchtitan/models/llama3/__init__.py     llama3_configs = {"8B": TransformerModelArgs(dim=...)}
     since 0.3                                llama3_configs = {"8B": _8b}
@@ -23,6 +24,8 @@ from pathlib import Path
 
 from meshplan.executor.frameworks.documents.beside import beside
 from meshplan.executor.frameworks.documents.values import shown
+from meshplan.executor.frameworks.torchtitan.own_models import llama_of
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.load_models import load_model_config
 from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.reading import Fact, UnreadableConfig
@@ -33,7 +36,7 @@ _FIELDS = {
     "n_kv_heads": "num_key_value_heads", "hidden_dim": "intermediate_size",
 }  # fmt: skip
 _BUILT = _FIELDS.keys() | {"ffn_dim_multiplier", "multiple_of"}
-_OUTER = frozenset(("dim",))  # rotary embeddings have a `dim` of their own
+_OUTER = frozenset(("dim", "vocab_size"))  # rotary embeddings have a `dim` of their own
 _MULTIPLE_OF = 256  # the default of `multiple_of`
 _MOST = 1e9  # of a size; more is no model
 _ARGUMENTS = ("model/args.py", "args.py", "model.py", "model/model.py")
@@ -44,18 +47,48 @@ _KNOWN = _BUILT | {
 """Numbers among the arguments of torchtitan's own Llama; other models' widths stand there."""
 
 
-def own_sizes(path: str, module: str, flavor: Fact, ours: str) -> Iterator[Fact]:
-    """What the copy around the file at `path` says otherwise of `flavor` than `ours` is."""
-    known = load_model_config(ours)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Own:
+    """What a copy says of a flavor: the model's configuration, where all of it is understood and
+    our model, if there is one, is another (`said`: a note of it); else what is `named`.
+    """
+
+    config: dict[str, object] | None = None
+    said: str = ""
+    named: tuple[Fact, ...] = ()
+
+
+def own_model(path: str, module: str, flavor: Fact, ours: str) -> Own:
+    """What the copy around the file at `path` says otherwise of `flavor` than `ours` is, "" for a
+    flavor that is not ours.
+    """
+    known = load_model_config(ours) if ours else {}
     for place in _PLACES:
         name = f"torchtitan/{place.format(module)}/__init__.py"
         file = beside(name, Path(path))
-        sizes = _sizes(file, module, str(flavor.value)) if file else {}
-        for theirs, why in _others(sizes, known):
-            said = f"{name} has {theirs} {sizes[theirs]:g}, {why.format(ours=ours)}"
-            yield Fact(f"model.flavor {shown(flavor.value)} ({said})", flavor.line)
-        if sizes:
-            return
+        stated = _stated(file, module, str(flavor.value)) if file else None
+        if stated is None:
+            continue
+        others = [*_others(stated.sizes, known)]
+        if ours and not others and not _ties_otherwise(stated.llama, known):
+            return Own()
+        if stated.llama is not None and module in _LLAMAS:
+            vocab = {"vocab_size": known["vocab_size"]} if "vocab_size" in known else {}
+            said = f"model.flavor {shown(flavor.value)} is priced with its sizes in {name}"
+            return Own(config=vocab | stated.llama, said=said)
+        named = (
+            Fact(f"model.flavor {shown(flavor.value)} ({name} has {theirs} "
+                 f"{stated.sizes[theirs]:g}, {why.format(ours=ours)})", flavor.line)
+            for theirs, why in others
+        )  # fmt: skip
+        return Own(named=tuple(named) if ours else ())
+    return Own()
+
+
+def _ties_otherwise(llama: Mapping[str, object] | None, known: Mapping[str, object]) -> bool:
+    """Whether the copy's own Llama has its embeddings tied, or not, where the model has not."""
+    tied = "tie_word_embeddings"
+    return llama is not None and llama[tied] != known.get(tied, False)
 
 
 def _others(sizes: Mapping[str, float], known: Mapping[str, object]) -> Iterator[tuple[str, str]]:
@@ -68,16 +101,27 @@ def _others(sizes: Mapping[str, float], known: Mapping[str, object]) -> Iterator
     yield from ((name, "which torchtitan's own arguments lack") for name in foreign)
 
 
-def _sizes(file: Path, module: str, flavor: str) -> Mapping[str, float]:
-    """The numbers of a flavor, with a Llama's feed-forward width; none where it is not there."""
+@dataclass(frozen=True, slots=True)
+class _Stated:
+    """A flavor's numbers, with a Llama's feed-forward width, and its configuration if it is one."""
+
+    sizes: Mapping[str, float]
+    llama: dict[str, object] | None
+
+
+def _stated(file: Path, module: str, flavor: str) -> _Stated | None:
+    """What the module's table of flavors says of one; None where it is not there."""
     tree = _tree(file)
     for node in tree.body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Dict):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            if any(_of(module, target) for target in targets):
-                sizes = _numbers(node.value, flavor, tree, file.parent)
-                return _with_feed_forward(sizes, module)
-    return {}
+            found = _flavor(node.value, flavor, tree)
+            if found and any(_of(module, target) for target in targets):
+                kind = ast.unparse(found.func) if isinstance(found, ast.Call) else ""
+                fields = _fields(kind, file.parent) if kind else {}
+                sizes = _with_feed_forward(_numbers(found, fields), module)
+                return _Stated(sizes, llama_of(found, frozenset(fields), sizes)) if sizes else None
+    return None
 
 
 def _tree(file: Path) -> ast.Module:
@@ -92,29 +136,39 @@ def _of(module: str, target: ast.expr) -> bool:
     return named.startswith(module.replace("_", ""))
 
 
-def _numbers(flavors: ast.Dict, flavor: str, tree: ast.Module, at: Path) -> dict[str, float]:
+def _flavor(flavors: ast.Dict, flavor: str, tree: ast.Module) -> ast.Call | ast.FunctionDef | None:
+    """The call of a class of arguments, or the function, that makes a flavor."""
     for key, value in zip(flavors.keys, flavors.values, strict=True):
         if isinstance(key, ast.Constant) and key.value == flavor:
             if isinstance(value, ast.Call):
-                held = ((each.arg or "", _size(each.value)) for each in value.keywords)
-                given = {name: size for name, size in held if _says_size(name, size)}
-                return _foreign_fields(ast.unparse(value.func), at) | given if given else {}
+                return value
             functions = (each for each in tree.body if isinstance(each, ast.FunctionDef))
             named = value.id if isinstance(value, ast.Name) else ""
-            return next((_of_function(each) for each in functions if each.name == named), {})
-    return {}
+            return next((each for each in functions if each.name == named), None)
+    return None
 
 
-def _foreign_fields(kind: str, folder: Path) -> dict[str, float]:
-    """Sizes that the class of arguments has and torchtitan's own has not, by their defaults."""
+def _numbers(flavor: ast.Call | ast.FunctionDef, fields: Mapping[str, float]) -> dict[str, float]:
+    if isinstance(flavor, ast.FunctionDef):
+        return _of_function(flavor)
+    held = ((each.arg or "", _size(each.value)) for each in flavor.keywords)
+    given = {name: size for name, size in held if _says_size(name, size)}
+    foreign = {name: size for name, size in fields.items()
+               if name not in _KNOWN and _says_size(name, size)}  # fmt: skip
+    return foreign | given if given else {}
+
+
+def _fields(kind: str, folder: Path) -> dict[str, float]:
+    """The fields of the copy's class of arguments, by their defaults, 0 where that is no size."""
     files = (folder / name for name in _ARGUMENTS)
     classes = (node for file in files if file.is_file() for node in _tree(file).body
                if isinstance(node, ast.ClassDef) and node.name == kind.split(".")[-1])  # fmt: skip
-    fields = (line for node in islice(classes, 1) for line in node.body)
-    held = ((each.target.id, _size(each.value)) for each in fields
-            if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
-            and each.value is not None)  # fmt: skip
-    return {name: size for name, size in held if name not in _KNOWN and _says_size(name, size)}
+    lines = (line for node in islice(classes, 1) for line in node.body)
+    return {
+        line.target.id: _size(line.value) if line.value else 0
+        for line in lines
+        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
+    }
 
 
 def _says_size(name: str, size: float) -> bool:
@@ -134,7 +188,7 @@ def _of_function(function: ast.FunctionDef) -> dict[str, float]:
     for outer in filter(None, returned):
         for call in (each for each in ast.walk(outer) if isinstance(each, ast.Call)):
             for given in call.keywords:
-                if given.arg in _BUILT and (call is outer or given.arg not in _OUTER):
+                if given.arg in _BUILT | _OUTER and (call is outer or given.arg not in _OUTER):
                     name = given.value.id if isinstance(given.value, ast.Name) else ""
                     found.setdefault(given.arg, set()).add(stated.get(name) or _size(given.value))
     return {name: max(sizes) for name, sizes in found.items() if len(sizes) == 1 and max(sizes)}
@@ -156,4 +210,4 @@ def _with_feed_forward(sizes: dict[str, float], module: str) -> dict[str, float]
     wide = int(int(2 * 4 * sizes["dim"] / 3) * sizes.get("ffn_dim_multiplier", 1))
     multiple = int(sizes.get("multiple_of", 0)) or _MULTIPLE_OF
     kv_heads = sizes.get("n_kv_heads", sizes["n_heads"])
-    return sizes | {"hidden_dim": multiple * -(-wide // multiple), "n_kv_heads": kv_heads}
+    return {"hidden_dim": multiple * -(-wide // multiple), "n_kv_heads": kv_heads} | sizes

@@ -5,7 +5,7 @@ Absent settings are the version's defaults: FSDP over what is left of the world,
 layer, in 0.3 by operation). Sources as in `export`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import get_args
 
@@ -27,7 +27,7 @@ from meshplan.executor.frameworks.torchtitan.names import (
     joined_format,
     model_named,
 )
-from meshplan.executor.frameworks.torchtitan.own_flavors import own_sizes
+from meshplan.executor.frameworks.torchtitan.own_flavors import Own, own_model
 from meshplan.executor.frameworks.torchtitan.switches import tensor_switches
 from meshplan.executor.frameworks.torchtitan.unread import (
     judged_settings,
@@ -120,7 +120,10 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
     exchanges, engine = _read_exchanges(values, facts), engine_of(values, python=python)
     recompute = _recompute(values, python=python)
     not_modelled, noted = ([], graphed(values, facts)) if python else judged_settings(values)
-    own = _own_sizes(values, path)
+    own = _own(values, path)
+    if own.config:
+        facts.pop("model", None)
+        notes.append(own.said)
     whole, beside = tensor_switches(values, facts)
     notes = [*notes, *noted, *beside, *loss_alone(values)]
     if recompute.mode == "selective":
@@ -133,9 +136,10 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
         facts=facts,
         placement=placement,
         recompute=recompute,
-        unknown_model="" if "model" in facts else _named(values),
+        model_config=own.config,
+        unknown_model="" if own.config or "model" in facts else _named(values),
         ignored=values.ignored(),
-        unread=(*own, *exchanges, *whole, *not_modelled, *unread_of(values)),
+        unread=(*own.named, *exchanges, *whole, *not_modelled, *unread_of(values)),
         notes=(*notes, *own_settings(values), *values.suspects(COUNTS.values())),
     )
 
@@ -364,10 +368,11 @@ def _model(values: Values) -> Fact | None:
     return Fact(ours, flavor.line) if ours else None
 
 
-def _own_sizes(values: Values, path: str) -> Iterator[Fact]:
+def _own(values: Values, path: str) -> Own:
     """What the copy of torchtitan that holds the file says otherwise of its model."""
     module, flavor, ours = values.get("model.name"), values.get("model.flavor"), _model(values)
     if registered := values.get("model.registered"):
         module, flavor = (Fact(each, registered.line) for each in registered.value)
-    if module and flavor and ours and ours.value:
-        yield from own_sizes(path, str(module.value), flavor, str(ours.value))
+    if not (module and flavor):
+        return Own()
+    return own_model(path, str(module.value), flavor, str(ours.value or "") if ours else "")

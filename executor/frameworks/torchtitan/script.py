@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from meshplan.executor.frameworks.documents.parse import read_toml
-from meshplan.executor.frameworks.documents.values import Values, put, shown
+from meshplan.executor.frameworks.documents.values import Values, shown
 from meshplan.executor.frameworks.shell.arguments import arguments, launcher_arguments
-from meshplan.executor.frameworks.shell.gpus import gpus_of
+from meshplan.executor.frameworks.shell.gpus import launched
 from meshplan.executor.frameworks.shell.launches import (
     first_of,
     left_open,
@@ -79,7 +79,7 @@ def _case(words: list[Fact], script: Script, path: str, text: str) -> Reading:
         {key: Fact(fact.value, line) for key, fact in stated.items()}, path, python=python
     )
     facts = dict(reading.facts)
-    put(facts, gpus=gpus_of(Values(launcher_arguments(words[:at])), text))
+    facts |= launched(Values(launcher_arguments(words[:at])), text)
     said = f"line {line}: the configuration {shown(named.value)}, with the options of the command"
     notes = (*script.notes, *left_open([words]), said, *reading.notes)
     unread = (*said_elsewhere(words, script.missed), *_groups(words[at + 1 :]), *reading.unread)

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
@@ -229,3 +231,22 @@ def test_gradients_of_a_layer_are_counted_at_their_most(zero_stage: int):
         needs.append(float(StepModel(setting, la).memory()[0].transient))
     by_hand = 2 * 2048 * (1024 + 4096)
     assert needs[1] - needs[0] == by_hand
+
+
+@pytest.mark.parametrize("states", [None, "bf16"])
+@pytest.mark.parametrize("zero", [0, 2, 3])
+@pytest.mark.parametrize("framework", ["accelerate", "deepspeed"])
+def test_a_loss_in_chunks_needs_no_more_than_one_of_all_logits(
+    framework: str, zero: int, states: Literal["bf16"] | None
+):
+    """At every length, with and without recompute, with one micro-batch and with several."""
+    engines = load_engine(framework), load_engine(f"{framework}-chunked-loss")
+    model, cluster = gpt(16, 2048, 4), load_cluster("dgx-h100")
+    for seq_len, batch, mode in product((512, 8192), (8, 32), ("none", "full")):
+        layout = Layout(data_parallel=8, zero_stage=zero, stages=even_stages(4, 1, mode))
+        training = Training(seq_len=seq_len, global_batch_size=batch, optimizer_states=states)
+        whole, chunks = (
+            StepModel(Setting(model, training, cluster, engine, Tuning()), layout).memory()[0]
+            for engine in engines
+        )
+        assert float(chunks.allocated) <= float(whole.allocated)

@@ -6,6 +6,8 @@ import pytest
 
 from meshplan.executor.frameworks import read_config
 from meshplan.planner.case.reading import Reading
+from meshplan.planner.case.resolve import resolve
+from meshplan.planner.case.settings import Settings
 
 PROGRAM = (
     "train.py --model_name_or_path Qwen/Qwen3-8B --per_device_train_batch_size 1 --bf16 "
@@ -145,3 +147,85 @@ def test_fsdp_config_is_a_file_or_json(
     assert reading.facts["zero_stage"].value == 3
     assert reading.recompute.mode == recompute
     assert len(reading.unread) == unread
+
+
+HOSTS = "# ours\na slots=8\n\nb slots=8\nc slots=4\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "gpus", "nodes"),
+    [
+        pytest.param("--num_nodes=2 --num_gpus 8", 16, None, id="2 x 8"),
+        pytest.param("--num_nodes=2", None, 2, id="two whole nodes"),
+        pytest.param("--hostfile hosts", 20, None, id="8 + 8 + 4"),
+        pytest.param("--hostfile hosts --num_nodes 2", 16, None, id="of them the first two"),
+        pytest.param("--hostfile hosts --num_gpus 4", 12, None, id="4 of each of three"),
+        pytest.param("--hostfile hosts --include a@c:0,1", 10, None, id="8 + 2"),
+        pytest.param("--hostfile hosts --exclude a:0@b", 11, None, id="7 + 4"),
+        pytest.param("--hostfile elsewhere --num_gpus 4", None, None, id="hosts that are not here"),
+        pytest.param("--hostfile elsewhere --num_nodes 3 --num_gpus 4", 12, None, id="3 x 4"),
+        pytest.param("--hostfile odd --num_gpus 4", None, None, id="a file that DeepSpeed refuses"),
+    ],
+)
+def test_gpus_of_deepspeeds_hosts(
+    tmp_path: Path, options: str, gpus: int | None, nodes: int | None
+) -> None:
+    """As its launcher trims a file of hosts (DeepSpeed 0.19.8 apply_num_nodes_and_gpus)."""
+    (tmp_path / "hosts").write_text(HOSTS)
+    (tmp_path / "odd").write_text(f"{HOSTS}d\n")
+    facts = read(tmp_path, f"deepspeed {options}").facts
+    found = [facts[name].value if name in facts else None for name in ("gpus", "nodes")]
+    assert found == [gpus, nodes]
+
+
+def test_whole_nodes_have_the_gpus_of_the_cluster(tmp_path: Path) -> None:
+    """Two nodes of eight win over a settings file's 64, which a note says; an option over both."""
+    near = Settings(cluster="dgx-h100", gpus=64, model="qwen3-8b", seq_len=4096)
+    reading = read(tmp_path, "deepspeed --num_nodes 2")
+    case = resolve(reading, Settings(), near)
+    assert case.layout.world_size == 16
+    assert "line 1: 2 x 8 GPUs of whole nodes, as dgx-h100 has them" in case.notes
+    case = resolve(reading, Settings(gpus=32), near)
+    assert case.layout.world_size == 32
+    assert "--gpus 32 instead of the 16 of line 1" in case.notes
+
+
+@pytest.mark.parametrize(
+    ("launcher", "gpus", "nodes"),
+    [
+        pytest.param("torchrun --nnodes 2 --nproc-per-node gpu", None, 2, id="whole nodes"),
+        pytest.param("torchrun --nnodes 2:2 --nproc-per-node 8", 16, None, id="from two to two"),
+        pytest.param("torchrun --nnodes 1:4 --nproc-per-node 8", None, None, id="as many as come"),
+        pytest.param("mpirun -np 16 --hostfile hosts python", 16, None, id="not of their slots"),
+        pytest.param("srun -N 4 --gres=gpu:h100:8 python", 32, None, id="4 x 8"),
+        pytest.param("srun -N 4 -G 16 python", 16, None, id="16 of the job"),
+        pytest.param("srun -N 2 -G 16 torchrun --nnodes 2 --nproc-per-node auto", 16, None,
+                     id="all of the job"),
+    ],
+)  # fmt: skip
+def test_gpus_of_other_launchers(
+    tmp_path: Path, launcher: str, gpus: int | None, nodes: int | None
+) -> None:
+    """What they state counts, and no more."""
+    (tmp_path / "hosts").write_text(HOSTS)
+    facts = read(tmp_path, launcher).facts
+    found = [facts[name].value if name in facts else None for name in ("gpus", "nodes")]
+    assert found == [gpus, nodes]
+
+
+@pytest.mark.parametrize(
+    ("header", "gpus"),
+    [
+        pytest.param("-N 4 --gpus-per-node=8", 32, id="4 x 8"),
+        pytest.param("<OPTIONS> --nodes=2 --exclusive --gpus-per-node 4", 8, id="behind a switch"),
+        pytest.param("--nodes=2 # --nodes=16\n#SBATCH --gres=gpu:8", 16, id="not of a remark"),
+        pytest.param("-N4 -p gpu-n16 -n 32", 32, id="tasks, not of the partition's name"),
+    ],
+)
+def test_a_line_of_a_header_may_have_several_options(
+    tmp_path: Path, header: str, gpus: int
+) -> None:
+    """As sbatch takes them: Megatron-LM's `#SBATCH <SLURM OPTIONS> --nodes=128 --exclusive ...`."""
+    (tmp_path / "zero3.yaml").write_text(ZERO_3)
+    text = f"#!/bin/bash\n#SBATCH {header}\nsrun python {PROGRAM}"
+    assert read_config(text, str(tmp_path / "run.sh")).facts["gpus"].value == gpus

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from meshplan.executor.frameworks import read_config
+from meshplan.planner.case.reading import Reading
 
 TOML = '[job]\n[model]\nname = "llama3"\nflavor = "1B"\n[training]\nseq_len = 4096\n'
 SIZES = "dim=2048, n_layers=16, n_heads=32, n_kv_heads=8, multiple_of=1024"
@@ -130,3 +131,91 @@ def test_a_flavor_that_is_a_function_is_held_against_the_model(
     said = [str(fact.value) for fact in found.unread]
     assert len(said) == len(named)
     assert all(words in each for words, each in zip(named, said, strict=True))
+
+
+PLAIN = """def _1b(attn_backend):
+    dim = 2048
+    return Llama3Model.Config(
+        dim=dim, vocab_size=2048, {ties}lm_head=Linear.Config(in_features=dim),
+        layers=_build_llama3_layers(
+            n_layers=18, dim=dim, n_heads=32, n_kv_heads=8, hidden_dim={width},
+            rope=RoPE.Config(dim=dim // 32),
+        ),
+    )
+
+llama3_configs = {{"1B": _1b}}
+"""
+RULE = "compute_ffn_hidden_dim(dim, multiple_of=1024, ffn_dim_multiplier=1.5)"
+
+
+def of_copy(tmp_path: Path, init: str, fields: str = "dim: int = 1") -> Reading:
+    """The TOML's reading beside a copy with these flavors, and fields of its arguments' class."""
+    folder = tmp_path / "torchtitan/models/llama3"
+    folder.mkdir(parents=True)
+    (folder / "args.py").write_text(f"class ModelArgs:\n    {fields}\n")
+    (folder / "__init__.py").write_text(init)
+    return read_config(TOML, str(tmp_path / "b.toml"))
+
+
+@pytest.mark.parametrize(
+    ("init", "layers", "ffn", "tied"),
+    [
+        # 8 x 2048 / 3 = 5461, x 1.3 = 7099, up to a multiple of 1024: 7168
+        (f'llama3_configs = {{"1B": ModelArgs({SIZES}, ffn_dim_multiplier=1.3)}}', 16, 7168, False),
+        (f'llama3_configs = {{"1B": ModelArgs({SIZES}, ffn_dim_multiplier=1.5)}}', 16, 8192, False),
+        (PLAIN.format(ties="", width=RULE), 18, 8192, False),
+        (PLAIN.format(ties="enable_weight_tying=True, ", width=RULE), 18, 8192, True),
+        (PLAIN.format(ties="", width="6144"), 18, 6144, False),
+    ],
+    ids=["a width", "a table at each end", "a function", "one table", "a stated width"],
+)
+def test_a_llama_of_other_sizes_is_priced_with_them(
+    tmp_path: Path, init: str, layers: int, ffn: int, tied: bool
+) -> None:
+    """Llama 3.2 1B has 16 layers, a width of 8192 and one table for both ends."""
+    found = of_copy(tmp_path, init)
+    assert found.model_config is not None
+    names = ("num_hidden_layers", "intermediate_size", "tie_word_embeddings", "vocab_size")
+    vocab = 128256 if "ModelArgs" in init else 2048
+    assert [found.model_config[name] for name in names] == [layers, ffn, tied, vocab]
+    assert "model" not in found.facts
+    assert found.unread == ()
+    assert any("is priced with its sizes in torchtitan/models/llama3" in n for n in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("init", "fields"),
+    [
+        (f'llama3_configs = {{"1B": ModelArgs({SIZES}, use_moe=True)}}', "dim: int = 1"),
+        (f'llama3_configs = {{"1B": ModelArgs({SIZES})}}', "use_moe: bool = True"),
+        (PLAIN.format(ties="streams=make(4), ", width=RULE), "dim: int = 1"),
+        (PLAIN.format(ties="", width="4 * dim"), "dim: int = 1"),
+    ],
+    ids=["an argument", "a field", "a call", "another rule of the width"],
+)
+def test_what_is_not_understood_of_a_copys_llama_is_named(
+    tmp_path: Path, init: str, fields: str
+) -> None:
+    """Its sizes are named, as of any other model."""
+    found = of_copy(tmp_path, init, fields)
+    assert found.model_config is None
+    assert found.unread
+
+
+def test_a_flavor_that_no_model_is_called_as_is_priced(tmp_path: Path) -> None:
+    """eminorhan/frontier-torchtitan `models/llama/__init__.py` has a "26B"; its vocabulary is its
+    tokenizer's.
+    """
+    sizes = "dim=5120, n_layers=80, n_heads=40"
+    init = f'llama2_configs = {{"26B": ModelArgs({sizes})}}\n'
+    folder = tmp_path / "torchtitan/models/llama"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text(init)
+    toml = TOML.replace("llama3", "llama2").replace("1B", "26B")
+    found = read_config(toml, str(tmp_path / "b.toml"))
+    # 8 x 5120 / 3 = 13653, up to a multiple of 256: 13824
+    assert found.model_config == {
+        "model_type": "llama", "hidden_size": 5120, "num_hidden_layers": 80,
+        "num_attention_heads": 40, "num_key_value_heads": 40, "intermediate_size": 13824,
+        "tie_word_embeddings": False,
+    }  # fmt: skip
