@@ -255,7 +255,7 @@ class _Pricing:
             saved_s=saved_s, copies=copies,
         )  # fmt: skip
         seconds = rows(cost.total_s) + (forward.total_s + backward.total_s)
-        return _Part(seconds, forward_room_s, backward_room_s)
+        return _Part(seconds, forward_room_s, backward_room_s + backward.more_room_s)
 
     def _sent_replaying(self, kind: int) -> Sent | None:
         """What a wholly replayed layer sends, where that is more than others do."""

@@ -1,4 +1,9 @@
-"""Exposed weight traffic and host copies of one micro-batch's forward and backward."""
+"""Exposed weight traffic and host copies of one micro-batch's forward and backward.
+
+What weights send beside a backward has its links first: the traffic that comes once per step has
+the last backward's time less all of it, as two levels of HSDP go one after the other. So a longer
+backward makes no step shorter.
+"""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -59,7 +64,9 @@ def beside(
         hides = where(layout.zero_stage > ZERO_2, overlap.weight_gather, overlap.data_reduce)
         exposed_f = exposed_s(sent.forward_s, forward_room_s, hides, interference)
         exposed_b = exposed_s(sent.backward_s, backward_room_s, hides, interference)
-        forward, backward = replace(forward, data_s=exposed_f), replace(backward, data_s=exposed_b)
+        hidden_s = sent.backward_s - exposed_b
+        forward = replace(forward, data_s=exposed_f)
+        backward = replace(backward, data_s=exposed_b, more_room_s=-hidden_s)
     if offloads(layout):
         away_s = exposed_copies_s(saved_s, forward_room_s + sent.forward_shown_s)
         gradients_s = copies * sent.gradients_s

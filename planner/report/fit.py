@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from meshplan.costmodels.layout import Layout
-from meshplan.costmodels.units import counted, format_bytes, format_probability
+from meshplan.costmodels.units import MIB, counted, format_bytes, format_probability
 from meshplan.hardware_profiles.schema import Gpu
 from meshplan.planner.answer.answer import case_at
 from meshplan.planner.answer.fewest_gpus import SIZES_TRIED, FewestGpus, NoFewer
@@ -224,11 +224,13 @@ def most_asked(question: Question) -> int:
 
 def miss_line(nearest: NearestMiss, gpu: Gpu) -> str:
     """What comes closest, and the bytes that each GPU, or process of a CPU, lacks."""
-    lacks, filled = nearest.lacking_bytes, format_bytes(nearest.capacity_bytes)
+    exactly = counted(math.ceil(nearest.lacking_bytes), "byte")
+    few, lacks = nearest.lacking_bytes < MIB, format_bytes(nearest.lacking_bytes)
+    more = exactly if few else f"{lacks} ({exactly})"
     share = "a process's share of the host" if gpu.vendor == "cpu" else "each GPU"
     return (
-        f"the nearest miss, {nearest.layout.full_label}, needs {format_bytes(lacks)} ({lacks:,.0f} "
-        f"bytes) more than the {filled} of {share} that a plan may fill"
+        f"the nearest miss, {nearest.layout.full_label}, needs {more} more than the "
+        f"{format_bytes(nearest.capacity_bytes)} of {share} that a plan may fill"
     )
 
 

@@ -127,6 +127,20 @@ def test_kinds_that_fit_alone_need_room_together(
     assert (row_fits(space, prices) == fits).all()
 
 
+def test_a_kind_weighs_what_it_does_on_the_rank_that_keeps_least(
+    question: Callable[..., Question], pricer: Callable[[int, float, int], Pricer]
+) -> None:
+    """Of two ranks, which keep two micro-batches and one: a layer that keeps 0.3 of a GPU weighs
+    0.6 and 0.3. One that weighs 0.6 fits on the first, and three of these on the second.
+    """
+    asked = question((1, 0, 0, 0), 2, 8, schedules=("1f1b",))
+    pins = parse_pins({"pipeline_parallel": "2", "virtual_stages": "1"})
+    space, prices = weighing((0, 0.6), replace(asked, pins=pins), pricer(5, 5e7, 2))
+    kept = np.zeros_like(prices.layer_saved_kib)
+    kept[:, 0] = int(0.3 * prices.cap_kib)
+    assert row_fits(space, replace(prices, layer_saved_kib=kept)).all()
+
+
 def test_a_row_of_several_kinds_that_does_not_fit_has_no_plan(
     question: Callable[..., Question],
     pricer: Callable[[int, float, int], Pricer],

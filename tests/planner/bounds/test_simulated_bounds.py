@@ -126,6 +126,29 @@ def test_no_bound_of_traffic_beside_chunks_is_above_a_simulation() -> None:
     assert compared >= 10
 
 
+def test_no_bound_of_copied_shards_is_above_a_simulation() -> None:
+    """The same where each backward gathers weights or scatters gradients over a slow network, and
+    the last one sums what several copies of a shard have.
+    """
+    compared = 0
+    for seed in range(6, 6 + cases(1, nightly=30)):
+        draw, question = random.Random(seed), random_question(seed)
+        slow = {"node": link(1e-5, 1e11), "network": link(1e-5, draw.choice((1e9, 2e9, 5e9)))}
+        slow |= {"bandwidth_by_nodes": {}, "gpus_per_node": 2}
+        proof = simulated(replace(
+            question, engine=load_engine("native"), gpus=8,
+            cluster=question.cluster.model_copy(update=slow),
+            training=replace(question.training, global_batch_size=draw.choice((8, 16))),
+            pins=parse_pins({
+                "context_parallel": "1", "tensor_parallel": "1", "zero_stage": "2..",
+                "shard_group": "2", "pipeline_parallel": "1..2", "virtual_stages": "1",
+            }),
+        ))  # fmt: skip
+        for _ in range(4 if proof else 0):
+            compared += _compared(proof, draw)
+    assert compared > 1
+
+
 def test_no_bound_of_mixed_layers_is_above_a_simulation() -> None:
     """The same where layers of two kinds are cut anywhere, one chunk per rank."""
     compared = 0
