@@ -14,7 +14,7 @@ too. So what is held at a moment is a sum over the chunks, as `mix_memory` has i
 
 Where a part w of what layers save waits on the host, a rank of one chunk holds of it no more than
 two of its largest layers save, which are on their way: (1 - w) q saved + min(w q saved, 2 largest).
-Over several chunks that is no sum.
+Over several chunks that is no sum. Prediction modules keep what they save on the device.
 """
 
 from collections.abc import Callable, Mapping, Sequence
