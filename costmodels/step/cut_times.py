@@ -13,6 +13,8 @@ from functools import cached_property
 from operator import add
 from typing import NamedTuple
 
+import numpy as np
+
 from meshplan.costmodels.layout import MODES, Layout, Stage
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.prices.passes import PassSeconds
@@ -285,6 +287,18 @@ class CutTimes:
         share = float((room[costs] / longer[costs]).max(initial=0.0))
         beyond: list[float] = (room - share * longer).max(axis=1).tolist()
         return share * float(self.model.beside.passes), beyond
+
+    def most_hidden(self, modes: Sequence[int]) -> float:
+        """How much more of the traffic the last backward hides at most, in seconds for each by
+        which a layer's passes are longer in one of `modes` than in another.
+        """
+        p, columns = self.passes, [self.columns[mode] for mode in modes]
+        room = p.layer_room_s[self.row][:, columns, BACKWARD]
+        taken = p.layer_s[self.row][:, columns].sum(axis=2)
+        more, longer = (each[:, None] - each[:, :, None] for each in (room, taken))
+        counts = (longer >= 0) & (more > 0)
+        share = np.divide(more, longer, out=np.full_like(more, math.inf), where=longer > 0)
+        return float(share[counts].max(initial=0.0)) * float(self.model.beside.passes)
 
     def reduce_s_of(self, rank: Sequence[float]) -> float:
         """`seconds.reduce_s` of a rank."""

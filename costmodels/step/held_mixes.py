@@ -14,10 +14,10 @@ too. So what is held at a moment is a sum over the chunks, as `mix_memory` has i
 
 Where a part w of what layers save waits on the host, a rank of one chunk holds of it no more than
 two of its largest layers save, which are on their way: (1 - w) q saved + min(w q saved, 2 largest).
-Over several chunks that is no sum.
+Over several chunks that is no sum. Prediction modules keep what they save on the device.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
 from operator import add
 
@@ -68,10 +68,12 @@ class HeldMixes:
             np.array([[float(bytes_of(kind, mode)) for kind in kinds] for mode in MODES])
             for bytes_of in (model.layer_saved_bytes, model.working_bytes)
         )
+        waits = [model.layout.activation_offload * (not model.is_modules(kind)) for kind in kinds]
+        self._waits = self._saved * np.array(waits)
         self._like: dict[object, int] = {}
         self._known_moments: dict[int, tuple[Floats, Floats]] = {}
         self._ends_bytes: dict[tuple[int, ...], float] = {}
-        self._states: dict[object, tuple[float, float, float]] = {}
+        self._states: dict[object, tuple[float, float, float, float]] = {}
 
     def like(self, rank: int) -> int:
         """Equal for ranks that hold equally much in each moment."""
@@ -83,7 +85,7 @@ class HeldMixes:
         """What a rank needs whose chunks hold these layers, under mixes of each."""
         assert len(spans) == 1 or not self.model.layout.activation_offload
         held, backward = self._moments(rank)
-        running, loss, update = self._of_rank(spans)
+        running, loss, update, _ = self._of_rank(spans)
         always = np.full(len(held), running)
         always[len(spans) : -1 : len(spans) + 1] += self._scale * loss
         always[-1] = update
@@ -93,6 +95,14 @@ class HeldMixes:
             bytes_ = saved[:, None] * held[:, at] + working[:, None] * backward[:, at]
             kept.append(self._scale * (bytes_ - away(held[:, at])))
         return RankMixes(tuple(kept), always)
+
+    def on_host(self, rank: int, span: Span, full: Ints, selective: Ints) -> tuple[Floats, float]:
+        """[mix] bytes that wait on the host at the fullest moment of a rank of one chunk, and those
+        there which no mix changes.
+        """
+        most = max(micro_batches for (micro_batches,) in self._vectors[rank])
+        waits = _sum_of_layers(self._of_mode(span, full, selective), self._waits)
+        return most * waits, self._of_rank([span])[3]
 
     def _moments(self, rank: int) -> tuple[Floats, Floats]:
         """[moment, chunk] micro-batches held, and 1 where a layer of the chunk is in its backward
@@ -116,21 +126,25 @@ class HeldMixes:
         """[mix] what a chunk saves of a micro-batch; the most that the backward pass of one of its
         layers holds beyond what that kept; and what of so many micro-batches is on the host.
         """
-        number, first, end = span
+        of_mode = self._of_mode(span, full, selective)
+        kept, waits = (_sum_of_layers(of_mode, each) for each in (self._saved, self._waits))
+        working, largest = (
+            np.max([
+                most_along((count > 0) * of_each[mode], 1) for mode, count in of_mode.items()
+            ], axis=0) for of_each in (self._working, self._saved * (self._waits > 0))
+        )  # fmt: skip
+        away = partial(_on_host, waits, 2 * largest)
+        return kept + self._ends_saved_bytes(span[0]), working, away
+
+    def _of_mode(self, span: Span, full: Ints, selective: Ints) -> dict[int, Ints]:
+        """[mix, kind] layers of a chunk in each mode."""
+        _, first, end = span
         layers, second = self._counted[first : end + 1] - self._counted[first], full + selective
-        of_mode = {
+        return {
             FULL: layers[full],
             SELECTIVE: layers[second] - layers[full],
             NONE: layers[-1] - layers[second],
         }
-        kept = sum(count @ self._saved[mode] for mode, count in of_mode.items())
-        working, largest = (
-            np.max([
-                most_along((count > 0) * of_each[mode], 1) for mode, count in of_mode.items()
-            ], axis=0) for of_each in (self._working, self._saved)
-        )  # fmt: skip
-        away = partial(_on_host, self.model.layout.activation_offload * kept, 2 * largest)
-        return kept + self._ends_saved_bytes(number), working, away
 
     def _ends_saved_bytes(self, chunk: int) -> float:
         ends = self._ends_of([chunk])
@@ -144,9 +158,9 @@ class HeldMixes:
         with_head = self.model.has_modules and not self.model.setting.places_modules
         return ends + (MODULES,) * (with_head and self._last in chunks)
 
-    def _of_rank(self, spans: Sequence[Span]) -> tuple[float, float, float]:
+    def _of_rank(self, spans: Sequence[Span]) -> tuple[float, float, float, float]:
         """Bytes that no mix changes: with micro-batches in flight; what the loss makes beyond that,
-        without slack; and in the optimizer step.
+        without slack; in the optimizer step; and on the host.
         """
         kinds = tuple(sorted(int(k) for _, a, b in spans for k in self._pattern[a:b]))
         ends = self._ends_of([number for number, _, _ in spans])
@@ -154,7 +168,9 @@ class HeldMixes:
             self._states[kinds, ends] = self._found(kinds, ends)
         return self._states[kinds, ends]
 
-    def _found(self, kinds: tuple[int, ...], ends: tuple[int, ...]) -> tuple[float, float, float]:
+    def _found(
+        self, kinds: tuple[int, ...], ends: tuple[int, ...]
+    ) -> tuple[float, float, float, float]:
         model, present = self.model, sorted(set(kinds))
         parts = [model.layer_parameters(kind) * kinds.count(kind) for kind in present]
         parts += [model.end_parameters[end] for end in ends]
@@ -173,7 +189,7 @@ class HeldMixes:
             float(each.allocated) + slack_bytes(model, each) + outside
             for each in (running, stepping)
         )
-        return bytes_running, loss, bytes_stepping
+        return bytes_running, loss, bytes_stepping, float(states.host)
 
     def _update_bytes(self, parameters: RankParameters) -> float:
         model = self.model
@@ -193,6 +209,12 @@ class HeldMixes:
         if model.layout.pipeline_parallel > 1 or model.layout.virtual_stages > 1:
             return whole
         return whole + float(embedding_gathered_bytes(model, model.end_parameters[EMBEDDING]))
+
+
+def _sum_of_layers(of_mode: Mapping[int, Ints], bytes_: Floats) -> Floats:
+    """[mix] the sum over layers of [mode, kind] bytes."""
+    found: Floats = np.sum([count @ bytes_[mode] for mode, count in of_mode.items()], axis=0)
+    return found
 
 
 def _on_host(waits: Floats, buffers: Floats, held: Floats) -> Floats:

@@ -323,7 +323,7 @@ def _some_uniform(
     modes = np.array(ranks.problem.modes)
     layers = [end - first for _, first, end in spans]
     of_each = [(n * (modes == FULL), n * (modes == SELECTIVE)) for n in layers]
-    held = ranks.memory.rank(rank, spans, of_each)
+    held = ranks.held(rank, spans, of_each)
     ways = np.array(list(product(range(len(modes)), repeat=len(spans))))
     fits = np.flatnonzero(held.needed(list(ways.T)) <= ranks.fillable_bytes)
     if not len(fits):

@@ -8,7 +8,7 @@ own, the case with the smallest bound goes on, and one in which all ranks are de
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import count
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.cuts.known_chains import Shape, actions_of, shape_of
 from meshplan.planner.problem.stage_problem import StageProblem, starts_of
 from meshplan.planner.search.simulation.counted_ranks import CountedRanks, RankWays
-from meshplan.planner.search.simulation.cut_mixes import ranks_it_pays
+from meshplan.planner.search.simulation.cut_mixes import more_is_slower, ranks_it_pays
 
 MOST_PLAYED = 64  # steps of a cut
 FEWEST_ACTIONS = 500  # a shorter step takes no less time
@@ -56,6 +56,7 @@ class CountedCut:
         self.after = times.least_after_s(bare, range(problem.pp), limit_s)
         self.bare_work, self.bare_s = times.work(bare), 0.0
         self._pays = ranks_it_pays(bare, problem.modes, times, limit_s)
+        self._unsure_s = math.inf  # of mixes than which one that recomputes more may be faster
         self._steps_s = dict[bytes, float]()
 
     @property
@@ -79,12 +80,23 @@ class CountedCut:
         """
         if self.bare_s >= self.limit_s:
             return CutAnswer(math.inf, None, self.played)
-        ways, bound_s = self._ways(by_rank_s)
+        found = self._answer(by_rank_s, frozenset())
+        least_s = min(found.bound_s, self._unsure_s)
+        if math.isinf(self._unsure_s):
+            return found
+        more = self._answer(by_rank_s, self._pays)
+        return CutAnswer(max(more.bound_s, least_s), more.stages or found.stages, self.played)
+
+    def _answer(self, by_rank_s: Floats, pays: Collection[int]) -> CutAnswer:
+        """The answer if some ranks may recompute more than others would in no chunk."""
+        ways, bound_s = self._ways(by_rank_s, pays)
         if ways is None:
             return CutAnswer(max(self.bare_s, bound_s), None, self.played)
         return self._searched(ways)
 
-    def _ways(self, by_rank_s: Floats) -> tuple[list[RankWays] | None, float]:
+    def _ways(
+        self, by_rank_s: Floats, pays: Collection[int]
+    ) -> tuple[list[RankWays] | None, float]:
         """Of each rank; none where the cut is settled, or a rank has too many ways: with a bound.
         First is asked the rank that settled another cut.
         """
@@ -95,9 +107,7 @@ class CountedCut:
         for rank in (killer, *np.argsort(rest_s, kind="stable").tolist()):
             if rank not in found and rest_s[rank] >= 0:
                 spans = self.ranks.spans(rank, starts)
-                found[rank] = self.ranks.ways(
-                    rank, spans, float(rest_s[rank]), every=rank in self._pays
-                )
+                found[rank] = self.ranks.ways(rank, spans, float(rest_s[rank]), every=rank in pays)
                 bound_s = max(bound_s, float(by_rank_s[rank] + each_s * found[rank].least_s))
             if rest_s[rank] < 0 or bound_s >= self.limit_s:
                 self.ranks.killer = rank
@@ -130,6 +140,8 @@ class CountedCut:
                 found_s = self.times.step_s(stages)
                 if found_s < best_s:
                     best_s, best = found_s, stages
+                if self._pays and not more_is_slower(self.problem, self.times, stages):
+                    self._unsure_s = min(self._unsure_s, step_s)
                 continue
             for way in range(len(ways[len(decided)].added_s)):
                 push((*decided, way))

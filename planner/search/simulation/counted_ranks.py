@@ -19,8 +19,9 @@ from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Bools, Floats, Ints
 from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.step.held_mixes import HeldMixes
-from meshplan.costmodels.step.mix_memory import MixMemory, Span
+from meshplan.costmodels.step.mix_memory import MixMemory, RankMixes, Span
 from meshplan.costmodels.step.stages import StageModel
+from meshplan.costmodels.weights.offload import host_share_bytes
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.recompute_mixes import mixed, mixes, prefix
 from meshplan.planner.problem.stage_problem import StageProblem
@@ -80,6 +81,9 @@ class CountedRanks:
         self.problem, self.work = problem, 0
         self.memory: MixMemory | HeldMixes = MixMemory(model) if counts else HeldMixes(model)
         self.fillable_bytes = model.setting.cluster.fillable_bytes * (1 + ROUNDING)
+        share = host_share_bytes(model.setting.cluster, float(model.layout.world_size))
+        waits = model.layout.activation_offload > 0 and share is not None
+        self._host_bytes = float(share or 0.0) if waits else math.inf
         self._ns = prefix(np.array(problem.layer_ns)[list(problem.pattern)])
         self._least = min(problem.modes)
         self._known: dict[object, RankWays] = {}
@@ -104,6 +108,20 @@ class CountedRanks:
             self._known[key] = known = self._found(rank, spans, most_s * MORE, every=every)
         return known
 
+    def held(
+        self, rank: int, spans: Sequence[Span], mixes_of: Sequence[tuple[Ints, Ints]]
+    ) -> RankMixes:
+        """What a rank holds, to be compared with `fillable_bytes`: at each moment and, where layers
+        wait on the host, there, by how much more or less it may take.
+        """
+        held = self.memory.rank(rank, spans, mixes_of)
+        if math.isinf(self._host_bytes) or not isinstance(self.memory, HeldMixes):
+            return held
+        waits, always = self.memory.on_host(rank, spans[0], *mixes_of[0])
+        beyond = self.fillable_bytes - self._host_bytes
+        kept = np.column_stack([held.kept[0], waits])
+        return RankMixes((kept,), np.append(held.always, always + beyond))
+
     def _like(self, rank: int, spans: Sequence[Span]) -> tuple[object, ...]:
         """Equal for ranks that need equally much under the same mixes."""
         p = self.problem
@@ -116,7 +134,7 @@ class CountedRanks:
         in full and selectively; None where none fits.
         """
         full, selective, added_s = self._mixes(first, end)
-        held = self.memory.rank(rank, [(rank, first, end)], [(full, selective)])
+        held = self.held(rank, [(rank, first, end)], [(full, selective)])
         self.work += FOUND + held.kept[0].size
         fits: Bools = np.all(held.kept[0] + held.always <= self.fillable_bytes, axis=1)
         best = int(np.where(fits, added_s, math.inf).argmin())
@@ -167,7 +185,7 @@ class CountedRanks:
         if key not in self._first:
             numbers = np.arange(max(end - first for _, first, end in spans) + 1)
             full = [np.minimum(numbers, end - first) for _, first, end in spans]
-            held = self.memory.rank(rank, spans, [(each, 0 * each) for each in full])
+            held = self.held(rank, spans, [(each, 0 * each) for each in full])
             self.work += FOUND + sum(each.size for each in held.kept)
             self._first[key] = held.needed([numbers] * len(spans)) <= self.fillable_bytes
         return self._first[key]
@@ -183,7 +201,7 @@ class CountedRanks:
 
     def _found(self, rank: int, spans: Sequence[Span], most_s: float, *, every: bool) -> RankWays:
         mixes_of = [self._mixes(first, end) for _, first, end in spans]
-        held = self.memory.rank(rank, spans, [(full, selective) for full, selective, _ in mixes_of])
+        held = self.held(rank, spans, [(full, selective) for full, selective, _ in mixes_of])
         added_s = [each for _, _, each in mixes_of]
         self.work += FOUND + sum(each.size for each in held.kept)
         room = self.fillable_bytes - held.always

@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
+import numpy as np
+
 from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.schedule.long_chain import longest_chain
 from meshplan.costmodels.schedule.program import Chain
 from meshplan.costmodels.step.cut_times import After, CutTimes
 from meshplan.planner.cuts.exact_mixes import MOST_S, ExactMixes
@@ -21,39 +24,46 @@ from meshplan.planner.search.simulation.open_layouts import Open
 from meshplan.planner.second_core import done_of_each, is_idle
 
 RAISED = 1.0005  # a known mean that raises a cut's bound so far lets other cuts come first
+ROUNDED = 1 - 1e-9  # quotients of sums in another order
 
 
-def paying_too(
+def mixes_that_pay(
     cuts: Iterable[Cut],
     problem: StageProblem,
     times_of: Callable[[tuple[Stage, ...]], CutTimes],
     limit_s: Callable[[], float],
 ) -> Iterator[Cut]:
-    """Cuts of `problem`, of which those ranks recompute too to which it may pay. Where the engine
-    recomputes equally many first layers of every stage, a rank cannot do so alone: then the cut
-    comes in each such mix that fits.
+    """Cuts of `problem`, whose every stage recomputes equally many of its first layers: a rank
+    cannot recompute more alone, so a cut comes in each such mix that fits if it may pay to any.
     """
     for cut in cuts:
-        pays = ranks_it_pays(cut.least, problem.modes, times_of(cut.least), limit_s())
-        if pays and problem.first:
+        if ranks_it_pays(cut.least, problem.modes, times_of(cut.least), limit_s()):
             counts = tuple(stage.layers for stage in cut.least)
             yield from (cut._replace(least=mix) for mix in mixes_that_fit(problem, counts))
         else:
-            yield _recomputing(cut, pays) if pays else cut
+            yield cut
 
 
-def _recomputing(cut: Cut, ranks: frozenset[int]) -> Cut:
-    """A cut of which some more ranks recompute."""
-    return cut._replace(recomputes=lambda: tuple(sorted(ranks.union(cut.recomputes()))))
+def paying_too(cut: Cut, problem: StageProblem, times: CutTimes, limit_s: float) -> Cut:
+    """The cut, of which those ranks recompute too to which it may pay; none where all fit with
+    nothing recomputed and no other mix is faster.
+    """
+    ranks = () if problem.first else ranks_it_pays(cut.least, problem.modes, times, limit_s)
+    if not ranks:
+        return cut
+    if not cut.recomputes() and more_is_slower(problem, times, cut.least):
+        return cut
+    return cut._replace(recomputes=lambda: tuple(sorted({*ranks, *cut.recomputes()})))
 
 
 def ranks_it_pays(
     bare: tuple[Stage, ...], modes: Sequence[int], times: CutTimes, limit_s: float
 ) -> frozenset[int]:
-    """The ranks of a cut to which it may pay to recompute more than memory asks for: a backward
-    that gets longer hides more of a gradient reduction, in rounds beside chunks more than it takes.
+    """The ranks of a cut of several chunks to which it may pay to recompute more than memory asks
+    for: a backward that gets longer hides more of a gradient reduction, in rounds beside chunks
+    more than it takes; elsewhere the rank may wait after it for another chunk's last backward.
     """
-    if len(modes) == 1 or times.model.beside.passes <= 1:
+    if len(modes) == 1 or times.layout.virtual_stages == 1:
         return frozenset()
     shown, least = (
         times.least_after_s(bare, ranks, limit_s).reduce_s
@@ -61,6 +71,18 @@ def ranks_it_pays(
     )
     each = enumerate(zip(shown, least, strict=True))
     return frozenset(rank for rank, (most, a) in each if a < most * SETTLED)
+
+
+def more_is_slower(problem: StageProblem, times: CutTimes, stages: tuple[Stage, ...]) -> bool:
+    """Whether no mix is faster that recomputes more than `stages` in some chunks and less in none:
+    their longest chain has each backward of its last rank as often as that hides traffic, so it
+    gets longer by no less than is hidden.
+    """
+    reduce_s = times.after_s(stages).reduce_s
+    chain = longest_chain(*shape_of(problem), times.work(stages), reduce_s)
+    backwards = np.array(chain.counts).reshape(4, problem.chunks)[1:3].sum(axis=0)
+    held = [chunk for chunk in problem.chunks_of_rank[chain.rank] if stages[chunk].layers]
+    return bool((backwards[held] >= times.most_hidden(problem.modes) * ROUNDED).all())
 
 
 class CutMixes:

@@ -6,7 +6,7 @@
                where any is legal, the likeliest one after the other (`planner.cuts.path_cuts`)
     simulated  those below the best are simulated, the smallest bound first; a cut that needs no
                recomputation, and any cut of one chunk per rank, is then settled. More recomputation
-               than memory requires may hide a reduction: searched in rounds beside chunks alone
+               than memory requires may hide a reduction: then mixes of it are searched too
     open       what the budget left, or what must recompute in several chunks: there the bound of
                the cut stays below what was found for it
 
@@ -35,7 +35,12 @@ from meshplan.planner.search.found import SETTLED, Kind, kind_of, own_s
 from meshplan.planner.search.open_kinds import OpenKinds
 from meshplan.planner.search.rows.priced_space import Question
 from meshplan.planner.search.rows.rows_below import NEARLY, Source
-from meshplan.planner.search.simulation.cut_mixes import AheadOfTurn, CutMixes, paying_too
+from meshplan.planner.search.simulation.cut_mixes import (
+    AheadOfTurn,
+    CutMixes,
+    mixes_that_pay,
+    paying_too,
+)
 from meshplan.planner.search.simulation.layer_moves import LayerMoves
 from meshplan.planner.search.simulation.open_layouts import Open, OpenLayouts
 from meshplan.planner.search.simulation.path_search import PathSearch
@@ -239,12 +244,14 @@ class Simulated(SimulatedPlans):
             problem, passes, self.open.chains, lambda: limit_s(row) * SETTLED, self.tally
         )
         times_of = partial(self.times_of, row, variant)
-        for cut in paying_too(cuts, problem, times_of, lambda: limit_s(row)):
+        if problem.first:
+            cuts = mixes_that_pay(cuts, problem, times_of, lambda: limit_s(row))
+        for cut in cuts:
             least_s = max(layout.bound_s, cut.bound_s)
             if self.tally.late:  # no other cut's bound is smaller
                 return [*left, layout._replace(bound_s=least_s, cut=cut)]
             if self._goes_on():
-                found_s = self._settle_cut(row, variant, problem, cut, limit_s(row))
+                found_s, cut = self._settle_cut(row, variant, problem, cut, limit_s(row))
                 least_s = max(layout.bound_s, found_s)
                 if least_s < limit_s(row) * SETTLED and cut.recomputes():
                     self.open.push(self.open.cut_of(least_s, layout, cut))
@@ -274,17 +281,20 @@ class Simulated(SimulatedPlans):
 
     def _settle_cut(
         self, row: int, variant: Variant, problem: StageProblem, cut: Cut, limit_s: float
-    ) -> float:
+    ) -> tuple[float, Cut]:
         """A lower bound of a cut after it was simulated with nothing recomputed, infinite where it
-        fits so and is settled.
+        fits so and is settled; and the cut, with the ranks to which recomputing may pay.
         """
         self.tally.left -= costs.LOOKED_AT
         shape = shape_of(problem)
         times = self.times_of(row, variant, cut.least)
         after = times.least_after_s(cut.least, range(problem.pp), limit_s)
         bound_s = max(cut.bound_s, self.open.chains.bound_s(shape, times, cut.least, after))
-        if bound_s >= limit_s * SETTLED or (cut.recomputes() and shape in self._taught):
-            return bound_s
+        if bound_s >= limit_s * SETTLED:
+            return bound_s, cut
+        cut = paying_too(cut, problem, times, limit_s)
+        if cut.recomputes() and shape in self._taught:
+            return bound_s, cut
         self.tally.spend(shape)
         after = times.least_after_s(cut.least, cut.recomputes(), limit_s)
         step_s = times.step_s(cut.least, after)
@@ -293,10 +303,10 @@ class Simulated(SimulatedPlans):
             self._taught.add(shape)
         bound_s = max(bound_s, step_s)
         if bound_s >= limit_s * SETTLED or cut.recomputes():
-            return bound_s
+            return bound_s, cut
         found_s = self.judged_s(row, variant, evaluate(problem, cut.least))
         settled = found_s <= bound_s / SETTLED or len(variant.modes) == 1
-        return math.inf if settled else bound_s
+        return math.inf if settled else bound_s, cut
 
     def _recompute(self, entry: Open, limit_s: Callable[[int], float]) -> list[Open]:
         """Simulate mixes of a cut that must recompute; itself if it stays open. A step whose chain

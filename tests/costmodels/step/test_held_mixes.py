@@ -44,8 +44,31 @@ def test_what_waits_on_the_host_is_not_held(waits: float, schedule: Schedule) ->
         span = rank, starts[rank], starts[rank + 1]
         found = held.rank(rank, [span], [(full, selective)])
         needs = found.needed([np.arange(len(mixes))])
-        for (all_of, some_of), need in zip(mixes, needs.tolist(), strict=True):
+        there, always = held.on_host(rank, span, full, selective)
+        each = zip(mixes, needs.tolist(), (there + always).tolist(), strict=True)
+        for (all_of, some_of), need, host in each:
             stages = list(layout.stages)
             stages[rank] = Stage(layers, some_of, all_of)
             alone = stage_memory(StepModel(setting, replace(layout, stages=tuple(stages))))
             assert math.isclose(need, alone[rank].needed, rel_tol=1e-12)
+            assert math.isclose(host, alone[rank].host, rel_tol=1e-12)
+
+
+def test_prediction_modules_keep_what_they_save_on_the_device() -> None:
+    """In an engine that counts them as layers of a stage."""
+    model = read_model("llama-3.1-8b")[1]
+    setting = Setting.fitted(
+        replace(model, pattern=model.pattern[:2], mtp_layers=1),
+        Training(seq_len=4096, global_batch_size=4),
+        load_cluster("dgx-h100"),
+        load_engine("megatron-bridge"),
+    )
+    layout = Layout(data_parallel=2, stages=(Stage(2),), activation_offload=0.75)
+    step_model = StepModel(setting, layout)
+    (alone,) = stage_memory(step_model)
+    span, nothing = (0, 0, len(setting.stack)), np.zeros(1, np.int64)
+    held = HeldMixes(step_model)
+    assert len(setting.stack) == 3
+    assert held.on_host(0, span, nothing, nothing)[0].item() == pytest.approx(alone.host, rel=1e-12)
+    needs = held.rank(0, [span], [(nothing, nothing)]).needed([nothing])
+    assert needs.item() == pytest.approx(alone.needed, rel=1e-12)

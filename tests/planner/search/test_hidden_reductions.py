@@ -9,7 +9,9 @@ from small_cuts import faster_than, small_question
 
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.planner.answer.answer import solve
+from meshplan.planner.answer.models import read_model
 from meshplan.planner.search.rows.priced_space import Question
+from meshplan.planner.space.pins import parse_pins
 
 FITTING = "meshplan.planner.search.simulation.cut_mixes.mixes_that_fit"
 HELD = "meshplan.planner.search.best_simulated.look_beyond_priced"
@@ -37,6 +39,21 @@ def in_first_layers(seed: int) -> Question:
     )  # fmt: skip
 
 
+def without_rounds(name: str, layers: int, times: float) -> Question:
+    """Of fewer layers than chunks, with room for everything, in an engine that reduces gradients
+    after the last backward of all; collectives take so many `times` as long.
+    """
+    model, question = read_model(name)[1], with_slow_collectives(small_question(0, 4), times)
+    one_kind = replace(model, kinds=model.kinds[:1], pattern=(0,) * layers)
+    pins = {"pipeline_parallel": "2", "virtual_stages": "2", "tensor_parallel": "1",
+            "zero_stage": "0", "context_parallel": "1", "micro_batch_size": "1"}  # fmt: skip
+    return replace(
+        question, gpus=4, engine=load_engine("generic"), model=one_kind, pins=parse_pins(pins),
+        training=replace(question.training, global_batch_size=16, seq_len=1024),
+        cluster=question.cluster.model_copy(update={"usable_memory_bytes": 8e10}),
+    )  # fmt: skip
+
+
 def is_fastest(question: Question) -> int:
     """How many layers of the plan recompute, which is proved to be the fastest and is."""
     found = solve(question, 1)
@@ -55,6 +72,13 @@ def test_recomputing_what_fits_may_be_faster(seed: int) -> None:
     question = in_rounds(seed, 1024)
     roomy = question.cluster.model_copy(update={"usable_memory_bytes": 8e10})
     assert is_fastest(replace(question, cluster=roomy)) > 0
+
+
+def test_a_rank_that_waits_for_another_chunk_may_recompute_before() -> None:
+    """Its last backwards hide more of the reduction, though no round is beside that (measured: by
+    0.17 %).
+    """
+    assert is_fastest(without_rounds("mixtral-8x7b", layers=3, times=5)) == 1
 
 
 def test_so_may_recomputing_more_than_memory_counted_by_moments_asks_for() -> None:

@@ -1,5 +1,6 @@
 """Plans whose activations wait on the host fit by what their ranks hold."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -10,8 +11,9 @@ from meshplan.costmodels.layout import Layout, Stage
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
-from meshplan.planner.answer.answer import simulation_of, solve
+from meshplan.planner.answer.answer import case_at, simulation_of, solve
 from meshplan.planner.answer.models import read_model
+from meshplan.planner.case.predict import stage_memory, step_model_of
 from meshplan.planner.search.footprint import fewest
 from meshplan.planner.search.held_memory import less_than_priced
 from meshplan.planner.search.result import NoLayoutFits
@@ -77,3 +79,16 @@ def test_a_refusal_of_many_rows_by_a_bound_is_no_proof(monkeypatch: pytest.Monke
         with pytest.raises(NoLayoutFits) as refused:
             solve(with_memory(question, usable_bytes), 1)
         assert refused.value.proved == proved
+
+
+def test_the_host_takes_what_waits_there() -> None:
+    """Recomputing layers save less to wait: with little memory of the host no other mix fits."""
+    ample = hybrid("generic", pipeline_parallel="1", data_parallel="2", zero_stage="1")
+    recomputing = replace(QUARTER, stages=(Stage(8, full_layers=4),))
+    (memory,) = stage_memory(step_model_of(case_at(ample, recomputing)))
+    scarce = ample.cluster.model_copy(update={"host_memory_bytes": 2 * memory.host})
+    question = replace(ample, cluster=scarce)
+    found, simulate = solve(question, 1), simulation_of(question)
+    mixes = [Stage(8, some, all_of) for all_of in range(9) for some in range(9 - all_of)]
+    steps = [simulate(replace(recomputing, stages=(stage,))) for stage in mixes]
+    assert found.solutions[0].step_time_s <= min(steps) * (1 + 1e-6) < math.inf
