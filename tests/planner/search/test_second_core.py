@@ -67,6 +67,30 @@ def test_a_fork_takes_pieces_and_what_fails_there_is_done_here(cores: int) -> No
     assert errors == ["divided by nothing"] * 2
 
 
+ENDS_LATE = """
+import json, os, sys, time
+from meshplan.planner.second_core import done_of_each
+
+end = os._exit
+os._exit = lambda code: (time.sleep(0.5), end(code))  # what a large process does then takes time
+started = time.monotonic()
+done = done_of_each(lambda piece: time.sleep(piece) or os.getpid(), [0.02] * 6)
+print(json.dumps([len(set(done)), time.monotonic() - started]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
+def test_a_process_that_has_answered_is_waited_for_at_the_end() -> None:
+    """Not before, but none is left when this one has ended."""
+    started = time.monotonic()
+    found = subprocess.run(
+        [sys.executable, "-c", ENDS_LATE], capture_output=True, text=True, check=True
+    )
+    processes, took_s = json.loads(found.stdout)
+    assert took_s < 0.45
+    assert time.monotonic() - started >= 0.5 * (processes - 1)
+
+
 MEANWHILE = """
 import json, os, sys, time
 from meshplan.planner.second_core import done_meanwhile, done_of_each, is_idle
