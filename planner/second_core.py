@@ -9,6 +9,7 @@ Work that a forked process has begun (`Begun`) is not divided while something el
 Once this process has nothing left to do but to wait for it, it has this processor as well.
 """
 
+import atexit
 import mmap
 import os
 import pickle
@@ -32,6 +33,7 @@ AHEAD = 8  # pieces that are done at once, before they are asked for
 FEW_ROWS = 4096  # with fewer a second process is not worth its start
 WORTH_S = 0.02  # nor with less work: a fork, and some thousand pages that both copy when they write
 _second = threading.Lock()  # held by whoever uses the second processor
+_ending = list[int]()  # forked processes that have answered, or were killed
 _meanwhile = list[int]()  # the process that keeps it beyond the call that forked it
 _lent = list[mmap.mmap]()  # in such a process: whether the one that forked it waits for it
 
@@ -296,8 +298,9 @@ def _taken(work: Callable[[Piece], Done], pieces: Sequence[Piece], queue: int) -
 
 def _forked(work: Callable[[], Iterable[object]]) -> tuple[int, BinaryIO]:
     """A process that does `work` and ends, and what to read its answers from, each when it is
-    there: no more where it failed.
+    there: None behind the last of them, and no more where it failed.
     """
+    _reap(os.WNOHANG)
     reading, writing = os.pipe()
     child = os.fork()
     if child:
@@ -305,14 +308,21 @@ def _forked(work: Callable[[], Iterable[object]]) -> tuple[int, BinaryIO]:
         return child, os.fdopen(reading, "rb")
     failed = 1
     try:
+        _ending.clear()
         os.close(reading)
         with os.fdopen(writing, "wb") as pipe:
             for done in work():
-                pickle.dump(done, pipe, pickle.HIGHEST_PROTOCOL)
-                pipe.flush()
+                _send(done, pipe)
+            _send(None, pipe)
+        _reap()  # whoever waits for this process is told of its own ones' seconds
         failed = 0
     finally:
         os._exit(failed)  # nothing of the parent's is flushed or cleaned up twice
+
+
+def _send(answer: object, pipe: BinaryIO) -> None:
+    pickle.dump(answer, pipe, pickle.HIGHEST_PROTOCOL)
+    pipe.flush()
 
 
 def _next_sent(reading: BinaryIO) -> Any:
@@ -323,15 +333,31 @@ def _next_sent(reading: BinaryIO) -> Any:
 
 
 def _sent(child: int, reading: BinaryIO) -> Any:
-    """The last that a forked process answers, when it has ended; None where it failed."""
+    """The last that a forked process answers, when it is there; None where it failed. That process
+    is not waited for: to give its memory back takes it some milliseconds.
+    """
     sent = None
     try:
         with reading:
-            while (found := _next_sent(reading)) is not None:
+            while (found := pickle.load(reading)) is not None:
                 sent = found
+    except (EOFError, pickle.UnpicklingError):
+        return None
     except BaseException:
         os.kill(child, signal.SIGKILL)
         raise
     finally:
-        _, failed = os.waitpid(child, 0)
-    return None if failed else sent
+        _ending.append(child)
+    return sent
+
+
+def _reap(how: int = 0) -> None:
+    """Let go of what has ended, and wait for it unless `how` says not to."""
+    while _ending:
+        with suppress(ChildProcessError):  # somebody else has let go of it
+            if not os.waitpid(_ending[0], how)[0]:
+                return
+        del _ending[0]
+
+
+atexit.register(_reap)

@@ -24,13 +24,15 @@ import sys
 from itertools import pairwise
 from typing import Annotated, Any, NoReturn
 
-import typer
-from typer.core import TyperGroup
-
 from meshplan.hardware_profiles.dataclass import dataclass
-from meshplan.planner.cli.options import Finite
 from meshplan.planner.cli.start_up import import_numpy, importing
-from meshplan.planner.cli.usage import note_repeated, refuse_empty, with_value
+
+with importing():
+    import typer
+    from typer.core import TyperGroup
+
+    from meshplan.planner.cli.options import Finite
+    from meshplan.planner.cli.usage import note_repeated, refuse_empty, with_value
 
 
 @dataclass(frozen=True, slots=True)

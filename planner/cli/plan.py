@@ -3,7 +3,7 @@
 from meshplan.planner.answer.sizes import TOP
 from meshplan.planner.cli import plan_options as options
 from meshplan.planner.cli.start_up import import_numpy, importing
-from meshplan.planner.free_pages import keep_freed
+from meshplan.planner.free_pages import collect_seldom, keep_freed
 
 
 def plan(
@@ -66,6 +66,7 @@ def plan(
     given = locals()
     import_numpy()
     keep_freed()
+    collect_seldom()
     with importing():
         from meshplan.planner.cli.planned import Wanted, answer, arguments_of
 

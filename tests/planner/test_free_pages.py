@@ -1,5 +1,6 @@
 """Freed pages go back to the system where a process is large, and only there."""
 
+import gc
 import json
 import os
 import subprocess
@@ -112,3 +113,18 @@ def test_another_library_has_nothing_to_give_back(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(free_pages, "resident_bytes", lambda: pytest.fail("not asked"))
     free_pages.give_back_freed()
+
+
+def test_a_search_looks_seldom_for_what_only_itself_refers_to() -> None:
+    """Among 20,000 new lists not once."""
+    before, looks = gc.get_threshold(), list[str]()
+    gc.callbacks.append(lambda phase, _: looks.append(phase))
+    try:
+        free_pages.collect_seldom()
+        gc.collect()
+        looks.clear()
+        assert len([[] for _ in range(20_000)]) == 20_000
+        assert not looks
+    finally:
+        gc.callbacks.pop()
+        gc.set_threshold(*before)

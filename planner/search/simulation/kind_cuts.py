@@ -23,13 +23,6 @@ class KindCuts(FreeCutBounds):
         self.limit_s = self.found_s = self.aim_s = proof.best[kind].step_s * SETTLED
         self._wide_s, self._more, self._left = 0.0, 0, WORK
 
-    def offered_s(self) -> float:
-        """The bound, infinite where no cut is faster; the proof gets what is found to be."""
-        bound_s, faster = self.settled()
-        for plan in faster:
-            self.proof.judged_s(*plan)
-        return bound_s
-
     def _settle(self) -> None:
         self._alike = list(self._layouts.below(self._alike, self._rest_s))
         self._raise()

@@ -18,16 +18,19 @@ from meshplan.planner.bounds.any_split import bounds_of_any_split
 from meshplan.planner.bounds.simulated import Passes, mean_rank_bounds
 from meshplan.planner.cuts import budget
 from meshplan.planner.problem.same_pipeline import run_as
-from meshplan.planner.problem.stage_problem import evaluate
+from meshplan.planner.problem.stage_problem import StagePlan, evaluate
+from meshplan.planner.search import near_kinds
 from meshplan.planner.search.best_simulated import _of_every_cut
-from meshplan.planner.search.found import Kind, kind_of
+from meshplan.planner.search.found import SETTLED, Kind, kind_of
 from meshplan.planner.search.near_kinds import settle_near_kinds
 from meshplan.planner.search.row_layout import layout_of_row
 from meshplan.planner.search.rows.priced_space import space_of
 from meshplan.planner.search.simulation import open_layouts
+from meshplan.planner.search.simulation.free_cuts import EveryCut
 from meshplan.planner.search.simulation.kind_cuts import KindCuts
 from meshplan.planner.search.simulation.open_layouts import OpenLayouts, of_the_same_rows
 from meshplan.planner.search.simulation.simulated import Simulated
+from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.space.pins import parse_pins
 
 LONG_S = 1e6
@@ -93,11 +96,11 @@ def test_every_cut_of_a_kind_is_bounded(proof: Simulated) -> None:
     proof.best[1, 1, 1, 64] = proof.best[kind]._replace(step_s=1.0)
     assert KindCuts(proof, kind).limit_s == cuts.limit_s > proof.best_s
     del proof.best[1, 1, 1, 64]
-    bound_s = cuts.offered_s()
+    bound_s = cuts.settled().bound_s
     assert (cuts._some == rows).all()
     assert proof.open.row_bounds[rows].min() * 1.001 < bound_s <= step_s * (1 + 2e-6)
     proof.best[kind] = proof.best[kind]._replace(step_s=proof.open.row_bounds[rows].min())
-    assert math.isinf(KindCuts(proof, kind).offered_s())
+    assert math.isinf(KindCuts(proof, kind).settled().bound_s)
 
 
 def test_a_kind_that_was_overtaken_is_bounded_too(
@@ -110,12 +113,12 @@ def test_a_kind_that_was_overtaken_is_bounded_too(
     proof.best[second] = proof.best[second]._replace(step_s=1.01)
     asked = list[Kind]()
 
-    def offered_s(own: KindCuts) -> float:
+    def settled(own: KindCuts) -> EveryCut:
         asked.append(kind := kind_of(proof.space.layouts, int(np.flatnonzero(own._some)[0])))
         proof.best[kind] = proof.best[kind]._replace(step_s=0.99 - len(asked) / 1000)
-        return math.inf
+        return EveryCut(math.inf)
 
-    monkeypatch.setattr(KindCuts, "offered_s", offered_s)
+    monkeypatch.setattr(KindCuts, "settled", settled)
     settle_near_kinds(proof, 2, 0.5)  # then next to no kind is bounded any higher
     assert not asked
     settle_near_kinds(proof, 2, 0.98)
@@ -123,6 +126,50 @@ def test_a_kind_that_was_overtaken_is_bounded_too(
     proof.tally.end()
     settle_near_kinds(proof, 2, 0.98)
     assert asked == [second, first]
+
+
+@pytest.mark.parametrize("two", [False, True])
+def test_near_kinds_are_bounded_at_once_where_another_processor_is_idle(
+    proof: Simulated, monkeypatch: pytest.MonkeyPatch, two: bool
+) -> None:
+    """Neither knows what is found of the other; one whose step was found meanwhile, of which that
+    says nothing, is bounded anew. The proof is told what is faster.
+    """
+    proof.find_runners_up(2, None)
+    first, second = (proof.kind(each) for each in proof.ranked())
+    known, third = proof.best[second], (1, 1, 1, 64)
+    proof.best[first] = known._replace(step_s=1.0)
+    proof.best[second], proof.best[third] = (known._replace(step_s=s) for s in (1.01, 1.02))
+    at_once, asked = list[list[Kind]](), list[tuple[Kind, float]]()
+
+    def settled(own: KindCuts) -> EveryCut:
+        step_s = own.limit_s / SETTLED
+        kind = next(kind for kind in (second, third) if own.proof.best[kind].step_s == step_s)
+        asked.append((kind, round(step_s, 3)))
+        own.proof.best.clear()  # of its own
+        faster = ((proof.row_of(known), known.variant, known.plan),) if kind == second else ()
+        return EveryCut(0.5 * step_s, faster)
+
+    def done_of_each(work: Callable[[Kind], EveryCut], kinds: list[Kind]) -> list[EveryCut]:
+        at_once.append(kinds)
+        return [work(kind) for kind in kinds]
+
+    def judged_s(row: int, variant: Variant, plan: StagePlan | None) -> float:
+        assert (row, variant, plan) == (proof.row_of(known), known.variant, known.plan)
+        proof.best[third] = proof.best[third]._replace(step_s=1.015)
+        return 1.005
+
+    monkeypatch.setattr(KindCuts, "settled", settled)
+    monkeypatch.setattr(near_kinds, "is_idle", lambda: two)
+    monkeypatch.setattr(near_kinds, "done_of_each", done_of_each)
+    monkeypatch.setattr(proof, "judged_s", judged_s)
+    monkeypatch.setattr(
+        proof, "kind", lambda each: {1.0: first, 1.01: second}.get(each.step_s, third)
+    )
+    settle_near_kinds(proof, 3, 0.98)
+    assert at_once == [[second, third]] * two
+    assert asked == [(second, 1.01), *[(third, 1.02)] * two, (third, 1.015)]
+    assert proof.open_kinds.every_cut_s == {second: 0.505, third: 0.5075}
 
 
 @pytest.mark.few(1)

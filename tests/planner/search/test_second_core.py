@@ -67,6 +67,39 @@ def test_a_fork_takes_pieces_and_what_fails_there_is_done_here(cores: int) -> No
     assert errors == ["divided by nothing"] * 2
 
 
+ENDS_LATE = """
+import atexit, os, time
+
+@atexit.register
+def say_what_is_left():  # what was registered last is called first
+    try:
+        os.waitpid(-1, os.WNOHANG)
+        print("some")
+    except ChildProcessError:
+        print("none")
+
+from meshplan.planner.second_core import done_of_each
+
+end, (told, tell) = os._exit, os.pipe()
+os._exit = lambda code: (os.read(told, 1), end(code))
+done = done_of_each(lambda piece: time.sleep(piece) or os.getpid(), [0.02] * 6)
+os.write(tell, b".")
+print(len(set(done)), len(os.sched_getaffinity(0)))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
+def test_a_process_that_has_answered_is_waited_for_at_the_end() -> None:
+    """It ends when told to, after its answer is used; none is left when this one has ended."""
+    found = subprocess.run(
+        [sys.executable, "-c", ENDS_LATE],
+        capture_output=True, text=True, check=True, timeout=20,
+    )  # fmt: skip
+    processes, cores, left = found.stdout.split()
+    assert int(processes) == min(2, int(cores))
+    assert left == "none"
+
+
 MEANWHILE = """
 import json, os, sys, time
 from meshplan.planner.second_core import done_meanwhile, done_of_each, is_idle
