@@ -165,6 +165,9 @@ class KernelHabits(Frozen):
                     under the other
     dtensor         "" where a compiler runs DTensors, tensor parallelism has none, or its plan was
                     not read (AutoModel, torchtune)
+    functions_alone axes whose exchanges are functions of autograd that the host applies on a rank
+                    of its own too: they find inside, forward and backward, that there is nothing to
+                    send. On other axes, and elsewhere, nothing is issued then
     adapter_casts   of PEFT's adapters in fp32 beside a 16-bit model: "inputs" are cast to fp32 and
                     back under autocast, or without it adapters compute in fp32, "all"; "fused": no
                     kernel scales their wide output, as one does in all others
@@ -250,6 +253,7 @@ class KernelHabits(Frozen):
     adapter_casts: AdapterCasts = "none"
     launches_block: bool = False
     dtensor: DTensorPlan = ""
+    functions_alone: tuple[Literal["tp", "ep"], ...] = ()
     communication_units: int = Field(default=0, ge=0)
     sink_token_s: float = Field(default=0.0, ge=0)
     sink_8bit_token_s: float | None = Field(default=None, ge=0)

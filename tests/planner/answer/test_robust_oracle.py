@@ -100,7 +100,7 @@ def worst_of_each(asked: Asked, layouts: list[Layout]) -> list[float]:
     [
         pytest.param("llama-3.1-8b", 16, "16384", DENSE, 0, id="long sequences"),
         pytest.param("qwen2.5-14b", 8, "4096", DENSE, 0, id="few fit"),
-        pytest.param("olmoe-7b-a1b", 8, "4096", EXPERTS, 1, id="experts: not the fastest"),
+        pytest.param("olmoe-7b-a1b", 8, "4096", EXPERTS, 0, id="experts"),
     ],
 )
 def test_robust_is_the_smallest_worst_loss(
