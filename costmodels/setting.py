@@ -31,7 +31,7 @@ def stack_of(model: Model, legality: Legality) -> tuple[int, ...]:
 @dataclass(frozen=True, slots=True)
 class Setting:
     """What a layout is priced against. `empty_stages`: one without layers, which is priced with
-    their buffers, is asked for what it holds.
+    their buffers, is asked for what it holds; `waits_on_host`: what layers save may.
     """
 
     model: Model
@@ -40,6 +40,7 @@ class Setting:
     engine: Engine
     tuning: Tuning
     empty_stages: bool = False
+    waits_on_host: bool = False
 
     @property
     def stack(self) -> tuple[int, ...]:
@@ -54,10 +55,11 @@ class Setting:
     @property
     def has_several_kinds(self) -> bool:
         """Whether what stages hold is of several kinds, modules of multi-token prediction among
-        them, or nothing, and the engine's passes are not counted: prices have a rank pay for the
-        largest.
+        them, or nothing, or part of it waits on the host, and the engine's passes are not counted:
+        prices have a rank pay for the largest, also of what is on its way to the host.
         """
         several = len(set(self.stack)) > 1 or self.model.mtp_layers > 0 or self.empty_stages
+        several |= self.waits_on_host
         return several and not self.engine.kernels.counts_passes
 
     @classmethod

@@ -69,7 +69,7 @@ def load_engine(name: str) -> Engine:
 
 def _own_engine(name: str) -> Engine:
     """A user's own; raises `UnknownEngine` with the place of the first fault of its file."""
-    from meshplan.hardware_profiles.load import first_fault
+    from meshplan.hardware_profiles.profile_file import first_fault
 
     where = _path(name)
     try:

@@ -7,7 +7,7 @@ import pytest
 from nightly import later
 
 from benchmarks.accuracy.backtest import correlation, intraclass, judged, regraded, share, table
-from benchmarks.accuracy.tables import ROOT
+from benchmarks.pages import ROOT
 from meshplan.hardware_profiles.errors.left_out_errors import WITHIN
 from meshplan.hardware_profiles.errors.left_out_runs import First, Ratio, firsts, ratios
 

@@ -1,7 +1,7 @@
 """What runs were off by when they were first predicted, beside now."""
 
 from benchmarks.accuracy.blind import blind, farthest, table
-from benchmarks.accuracy.tables import ROOT
+from benchmarks.pages import ROOT
 from meshplan.hardware_profiles.errors.left_out_runs import First, Ratio, firsts, ratios
 
 

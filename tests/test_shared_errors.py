@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.accuracy.shared_errors import Off, correlation, offs, table
-from benchmarks.accuracy.tables import ROOT
+from benchmarks.pages import ROOT
 from meshplan.hardware_profiles.errors.left_out_runs import Ratio
 
 PAIRS = [Off("a", "x", 0.2), Off("a", "y", 0.2), Off("b", "x", -0.2), Off("b", "y", -0.2)]

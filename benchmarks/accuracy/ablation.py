@@ -15,11 +15,11 @@ from pathlib import Path
 from statistics import mean, median
 
 from benchmarks.accuracy.rows import runs_of
-from benchmarks.accuracy.tables import ROOT, put
+from benchmarks.pages import TABLES, put
 from benchmarks.usage import check_usage
 from meshplan.costmodels.stage_split import split_evenly, stages_with
+from meshplan.hardware_profiles.built_in import load_kernels
 from meshplan.hardware_profiles.engines import load_engine
-from meshplan.hardware_profiles.load import load_kernels
 from meshplan.hardware_profiles.network_schema import Link
 from meshplan.hardware_profiles.tunings import Tuning, load_fit
 from meshplan.planner.runs.runs import BUILT_IN, Run
@@ -220,7 +220,7 @@ def main() -> None:
         print(lines[-1] if moved else name, flush=True)
     text = "\n".join([*lines, "", f"No median moves by {SEEN:.1%}: {'; '.join(unseen)}."])
     if given is None:
-        put(ROOT / "docs/accuracy_tables.md", "ablation", text)
+        put(TABLES, "ablation", text)
 
 
 def _error(run: Run, tuning: Tuning) -> float:

@@ -17,7 +17,8 @@ import numpy as np
 
 from benchmarks.accuracy.backtest import families, judged, share
 from benchmarks.accuracy.coverage import FEW, held, runs_of
-from benchmarks.accuracy.tables import ROOT, new_sources, show
+from benchmarks.accuracy.tables import new_sources
+from benchmarks.pages import ROOT, show
 from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.errors.intervals import STATE
 from meshplan.hardware_profiles.errors.left_out_runs import Ratio, firsts, ratios

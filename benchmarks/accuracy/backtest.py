@@ -29,7 +29,8 @@ import numpy as np
 from benchmarks.accuracy.coverage import FEW
 from benchmarks.accuracy.intervals import left_out_with
 from benchmarks.accuracy.rows import ELSEWHERE, runs_of
-from benchmarks.accuracy.tables import ROOT, new_sources, put
+from benchmarks.accuracy.tables import new_sources
+from benchmarks.pages import ROOT, put
 from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.errors.asked import asked_like
 from meshplan.hardware_profiles.errors.intervals import (

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator
 from statistics import mean, median
 from typing import NamedTuple
 
-from benchmarks.accuracy.tables import ROOT, new_sources, show
+from benchmarks.accuracy.tables import new_sources
+from benchmarks.pages import ROOT, show
 from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.errors.left_out_runs import First, Ratio, firsts, ratios
 

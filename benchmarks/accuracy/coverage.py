@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from statistics import mean, median
 from typing import NamedTuple
 
-from benchmarks.accuracy.tables import ROOT, new_sources, put
+from benchmarks.accuracy.tables import new_sources
+from benchmarks.pages import ROOT, TABLES, put
 from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.errors.asked import asked_like
 from meshplan.hardware_profiles.errors.intervals import (
@@ -246,8 +247,8 @@ def main() -> None:
     """Print the tables, and write them and the summary."""
     text, kinds = table(), kinds_table()
     print(f"{text}\n\n{kinds}")
-    put(ROOT / "docs/accuracy_tables.md", "intervals", text)
-    put(ROOT / "docs/accuracy_tables.md", "intervals of new sources", kinds)
+    put(TABLES, "intervals", text)
+    put(TABLES, "intervals of new sources", kinds)
     whole = [line for line in text.split("\n") if not line.startswith("| ") or "**" in line]
     short = [text.split("\n", 1)[0], *whole]
     put(ROOT / "docs/accuracy.md", "intervals summary", "\n".join(short))

@@ -11,7 +11,7 @@ those are named that the runs narrow to half.
 import numpy as np
 
 from benchmarks.accuracy.rows import runs_of
-from benchmarks.accuracy.tables import ROOT, put
+from benchmarks.pages import ROOT, TABLES, put
 from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.tunings import fits_of
 from meshplan.planner.runs.fit import WIDE, Pool, pools, problem_of, sample
@@ -62,7 +62,7 @@ def table() -> str:
 def main() -> None:
     """Write the table, and the number into accuracy.md."""
     text = table()
-    put(ROOT / "docs/accuracy_tables.md", "evidence", text)
+    put(TABLES, "evidence", text)
     put(ROOT / "docs/accuracy.md", "number of constants", text.rsplit("\n", 1)[-1])
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from benchmarks.accuracy.learn import PAGE
-from benchmarks.accuracy.tables import put
+from benchmarks.pages import put
 from benchmarks.usage import check_usage
 from meshplan.costmodels.step.step import StepModel
 from meshplan.hardware_profiles.errors.intervals import STATE, reserved_interval, step_time_interval

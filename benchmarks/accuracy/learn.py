@@ -29,7 +29,6 @@ import itertools
 import math
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 from statistics import mean, median
 
 import numpy as np
@@ -45,7 +44,7 @@ from benchmarks.accuracy.learn_sources import (
     sources,
 )
 from benchmarks.accuracy.priors import FREE
-from benchmarks.accuracy.tables import TABLES, put
+from benchmarks.pages import ROOT, TABLES, put
 from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.toml_io import write_toml
 from meshplan.hardware_profiles.tunings import Tuning
@@ -62,7 +61,7 @@ from meshplan.planner.learn.shrink import (
 from meshplan.planner.runs.learning import layout_of
 from meshplan.planner.runs.runs import Run
 
-PAGE = Path(__file__).parents[2] / "docs" / "learn.md"
+PAGE = ROOT / "docs" / "learn.md"
 SHOWN = ("playbook", "dgxc", "vtrain", "mosaic")
 """The largest suites, each of another framework."""
 

@@ -22,9 +22,9 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.accuracy.rows import ELSEWHERE, csv_of, runs_of
-from benchmarks.accuracy.tables import ROOT, show
 from benchmarks.engine.one_gpu import PUBLISHED, prediction
 from benchmarks.engine.one_gpu import runs as runs_of_one_gpu
+from benchmarks.pages import ROOT, show
 from benchmarks.usage import check_usage
 from meshplan.costmodels.step.step import StepModel
 from meshplan.costmodels.units import GIB

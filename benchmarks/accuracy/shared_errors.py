@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.accuracy.rows import ELSEWHERE
-from benchmarks.accuracy.tables import ROOT, new_sources, show
+from benchmarks.accuracy.tables import new_sources
+from benchmarks.pages import TABLES, show
 from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.errors.left_out_runs import Ratio, first_step_times, ratios
 from meshplan.planner.runs.runs import BUILT_IN, read_runs
@@ -121,7 +122,7 @@ def table() -> str:
 
 def main() -> None:
     """Print the table, and write it."""
-    show(ROOT / "docs/accuracy_tables.md", "shared errors", table())
+    show(TABLES, "shared errors", table())
 
 
 if __name__ == "__main__":

@@ -5,11 +5,12 @@
 The table of what each effect is worth is written by `benchmarks.accuracy.ablation`.
 """
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
+from benchmarks.pages import ROOT, TABLES, put
 from benchmarks.usage import check_usage
 from meshplan.costmodels.units import GIB
 from meshplan.hardware_profiles.errors.intervals import STATE
@@ -19,13 +20,11 @@ from meshplan.planner.runs.accuracy import fitting, memory_errors, spread, step_
 from meshplan.planner.runs.runs import BUILT_IN, read_runs
 from meshplan.planner.runs.validate import Predicted, predict_rows
 
-ROOT = Path(__file__).parents[2]
 INTERNLM = BUILT_IN.parent / "internlm.csv"
 ELSEWHERE = BUILT_IN.parent / "elsewhere.csv"
 ALEPH = BUILT_IN.parent / "aleph.csv"
 LORA = BUILT_IN.parent / "lora.csv"
 HYBRIDS = BUILT_IN.parent / "hybrids.csv"
-TABLES = ROOT / "docs/accuracy_tables.md"
 
 
 def table() -> str:
@@ -33,43 +32,44 @@ def table() -> str:
     results = list(predict_rows(read_runs(BUILT_IN)))
     rows = [row for row in results if isinstance(row, Predicted)]
     report = summary(rows, len(results) - len(rows))
-    lines = [
-        "| suite | rows | median | p90 | bias | one constant MFU |",
-        "|---|---|---|---|---|---|",
-    ]
-    for name, cell in report["step_time"].items():
-        if name.endswith((" A", " B")):
-            lines.append(
-                f"| {name} | {cell['rows']} | {cell['median']:.1%} | {cell['p90']:.1%} | "
-                f"{cell['bias']:+.1%} | {cell['simple_median']:.1%} |"
-            )
+    return "\n".join([*_by_suite(report), "", *_summed_up(report)])
+
+
+def _by_suite(report: dict[str, Any]) -> Iterator[str]:
+    """A line for each suite of each grade, and for all of it."""
+    yield "| suite | rows | median | p90 | bias | one constant MFU |"
+    yield "|---|---|---|---|---|---|"
+    suites = {name: cell for name, cell in report["step_time"].items() if name[-2:] in (" A", " B")}
+    every = {f"**all of grade {grade}**": cell for grade, cell in report["by_grade"].items()}
+    for name, cell in (suites | every).items():
+        yield (
+            f"| {name} | {cell['rows']} | {cell['median']:.1%} | {cell['p90']:.1%} | "
+            f"{cell['bias']:+.1%} | {cell['simple_median']:.1%} |"
+        )
+
+
+def _summed_up(report: dict[str, Any]) -> Iterator[str]:
+    """What the suites come to; memory, fitting and choice."""
     fits, found = report["fits"], report["choice"]
-    lines += [
-        f"| **all of grade {grade}** | {cell['rows']} | {cell['median']:.1%} | {cell['p90']:.1%} | "
-        f"{cell['bias']:+.1%} | {cell['simple_median']:.1%} |"
-        for grade, cell in report["by_grade"].items()
-    ]
-    lines += [
-        "",
-        f"Mean of the suites' medians (A and B together): {report['mean_of_suite_medians']:.1%}.",
-    ]
-    lines += [
-        f"{kind.capitalize()} memory, {cell['rows']} rows: median {cell['median']:.1%}, bias "
-        f"{cell['bias']:+.1%}."
-        for kind in ("allocated", "reserved")
-        if (cell := report[kind])
-    ]
-    lines += [
+    yield f"Mean of the suites' medians (A and B together): {report['mean_of_suite_medians']:.1%}."
+    for kind in ("allocated", "reserved"):
+        if cell := report[kind]:
+            yield (
+                f"{kind.capitalize()} memory, {cell['rows']} rows: median {cell['median']:.1%}, "
+                f"bias {cell['bias']:+.1%}."
+            )
+    yield (
         f"Does it fit: {fits['balanced_accuracy']:.1%} balanced accuracy; {fits['missed']} of "
         f"{fits['out_of_memory']} runs out of memory were said to fit, {fits['careful']} of "
-        f"{fits['fitting']} that ran were said not to.",
+        f"{fits['fitting']} that ran were said not to."
+    )
+    yield (
         f"Choice, {found['groups']} groups of at least four layouts: the one ranked first is "
         f"{found['median_regret']:.1%} (median) and {found['mean_regret']:.1%} (mean) slower than "
         f"the measured best, Spearman {found['spearman']:.2f}; by rules of thumb "
-        f"{found['rules_median_regret']:.1%} and {found['rules_mean_regret']:.1%}.",
-        f"{report['rows']} rows predicted, {report['skipped']} skipped with a reason.",
-    ]
-    return "\n".join(lines)
+        f"{found['rules_median_regret']:.1%} and {found['rules_mean_regret']:.1%}."
+    )
+    yield f"{report['rows']} rows predicted, {report['skipped']} skipped with a reason."
 
 
 def unseen() -> str:
@@ -162,21 +162,6 @@ def fits() -> str:
                     f"| {fit.error_fraction:.1%} |"
                 )
     return "\n".join(lines)
-
-
-def put(path: Path, marker: str, text: str) -> None:
-    """Replace what stands between a marker and its end, which the page has once."""
-    old = path.read_text(encoding="utf-8")
-    place = re.compile(rf"(<!-- {marker} -->\n).*?(<!-- end {marker} -->)", re.DOTALL)
-    new, found = place.subn(lambda m: f"{m[1]}{text}\n{m[2]}", old)
-    assert found == 1, f"{path}: {found} places <!-- {marker} -->"
-    path.write_text(new, encoding="utf-8")
-
-
-def show(path: Path, marker: str, text: str) -> None:
-    """Print what `put` puts into a page."""
-    print(text)
-    put(path, marker, text)
 
 
 IN_SHORT = (

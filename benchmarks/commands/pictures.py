@@ -13,11 +13,12 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from benchmarks.commands.ui import browsing, opened
+from benchmarks.pages import ROOT
 from benchmarks.usage import check_usage
 from meshplan.planner.cli.main import app
 
 COLOURS = 64
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = ROOT / "docs"
 SCREEN = {"width": 1280, "height": 900}
 QUESTION = "llama-3.1-70b --gpus 256 --cluster dgx-h100 --seq-len 8192 --global-batch-tokens 4M"
 

@@ -31,9 +31,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.pages import ROOT
 from benchmarks.usage import check_usage
 
-ROOT = Path(__file__).parents[2]
 DOCUMENTS = ("README.md", "docs/commands.md", "docs/learn.md")
 GUIDE = tuple(
     f"docs/guide/{path.name}"

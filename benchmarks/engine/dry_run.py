@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from benchmarks.accuracy.tables import ROOT, put
+from benchmarks.pages import ROOT, put
 from meshplan.costmodels.layout import Layout, Stage, even_stages
 from meshplan.costmodels.memory.states import Memory
 from meshplan.costmodels.model.hf_config import model_from_config

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from meshplan import hardware_profiles
 from meshplan.costmodels.layout import Layout, RecomputeModule, Stage, even_stages
 from meshplan.costmodels.training import Training
-from meshplan.hardware_profiles.load import cluster_hash
+from meshplan.hardware_profiles.fingerprint import cluster_hash
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.case.plan_file import Plan, PlanCluster, PlanModel
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from benchmarks.accuracy.tables import ROOT, put
+from benchmarks.pages import TABLES, put
 from benchmarks.usage import check_usage
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.model.hf_config import model_from_config
@@ -130,7 +130,7 @@ def main() -> None:
         found.append((run, published, measured))
     text, short = table(found), medians(found)
     print(text, short, sep="\n\n")
-    put(ROOT / "docs/accuracy_tables.md", "one gpu", f"{text}\n\n{short}")
+    put(TABLES, "one gpu", f"{text}\n\n{short}")
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from statistics import median
 
-from benchmarks.accuracy.tables import ROOT, show
 from benchmarks.engine.one_gpu import MEASURED
+from benchmarks.pages import TABLES, show
 from benchmarks.usage import check_usage
 from meshplan.costmodels.operations.kinds import AttentionCore, Matmul
 from meshplan.costmodels.precision import RECIPES
@@ -90,7 +90,7 @@ def _spread(found: list[float]) -> str:
 
 def main() -> None:
     """Write the table between its marks."""
-    show(ROOT / "docs/accuracy_tables.md", "one gpu kernels", table())
+    show(TABLES, "one gpu kernels", table())
 
 
 if __name__ == "__main__":

@@ -35,9 +35,9 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import start_processes
 
-from benchmarks.accuracy.tables import ROOT, put
 from benchmarks.engine.cpu_loop import meshplan
 from benchmarks.engine.one_rank_layouts import EVERY, LAYOUTS
+from benchmarks.pages import ROOT, put
 from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.costmodels.training import Training
 from meshplan.costmodels.units import MIB, format_seconds
@@ -252,8 +252,7 @@ def profiled(path: Path) -> str:
     return str(path)
 
 
-def main() -> None:
-    """Measure every layout; print the table, and write it."""
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks.engine.one_rank")
     parser.add_argument("--cluster", help="[default: measured first, in the folder]")
     parser.add_argument("--rounds", type=int, default=5)
@@ -267,6 +266,12 @@ def main() -> None:
     options = parser.parse_args()
     if options.minutes < inf and not options.folder:
         parser.error("--minutes leaves the rest for another call: give it a --folder")
+    return options
+
+
+def main() -> None:
+    """Measure every layout; print the table, and write it."""
+    options = _options()
     threads = max(1, num_cores() // 2)
     os.environ.update({**CPU_ENVIRONMENT, "OMP_NUM_THREADS": str(threads)})
     load = os.getloadavg()[0]

@@ -15,12 +15,12 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import track
 
+from benchmarks.pages import ROOT
 from benchmarks.usage import check_usage
 from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.families import FAMILIES
@@ -34,7 +34,7 @@ from meshplan.costmodels.operations.layers import layer_operations
 from meshplan.costmodels.operations.rank_share import Shard
 from meshplan.hardware_profiles.engines import load_engine
 
-OUT = Path(__file__).parents[2] / "tests" / "costmodels" / "model" / "family_configs.json"
+OUT = ROOT / "tests" / "costmodels" / "model" / "family_configs.json"
 TOKENS = 64
 WITH_WEIGHTS = ("aten.mm", "aten.addmm", "aten._grouped_mm")
 OTHERS = ("aten.bmm", "aten.baddbmm")

@@ -5,10 +5,10 @@
 
 import json
 import sys
-from pathlib import Path
 
 from benchmarks.models.families import GATES_IN_BLOCKS, WITH_TOWERS
 from benchmarks.models.published import PUBLISHED, without_a_file
+from benchmarks.pages import ROOT
 from benchmarks.usage import check_usage
 from meshplan.costmodels.model.families import FAMILIES
 from meshplan.costmodels.model.hf_config import NOT_PRICED, model_from_config
@@ -26,7 +26,6 @@ from meshplan.costmodels.model.towers.vision import TOWERS
 from meshplan.costmodels.model.transformer import Model
 from meshplan.hardware_profiles.load_models import load_model_config, model_names
 
-ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "models.md"
 COUNTED = ROOT / "tests" / "costmodels" / "model" / "family_configs.json"
 

@@ -10,17 +10,17 @@ with tensors on the CPU (which patches are neighbours is data), by torch's FLOP 
 import json
 import sys
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from benchmarks.models.families import VARIANTS, fields_of, quiet
+from benchmarks.pages import ROOT
 from benchmarks.usage import check_usage
 from meshplan.costmodels.model.towers.audio import AUDIO_TOWERS
 from meshplan.costmodels.model.towers.vision import TOWERS
 
-OUT = Path(__file__).parents[2] / "tests" / "costmodels" / "model" / "tower_configs.json"
+OUT = ROOT / "tests" / "costmodels" / "model" / "tower_configs.json"
 NOT_COUNTED = ("kimi_vl", "qwen2_5_omni_thinker", "qwen3_omni_moe_thinker")
 """That transformers does not have, and those whose module has an audio tower too."""
 SAME_AS = (

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
 
-from benchmarks.accuracy.tables import ROOT, show
+from benchmarks.pages import ROOT, show
 from benchmarks.usage import check_usage
 from meshplan.costmodels.units import GIB, format_seconds
 from meshplan.hardware_profiles.errors.memory_needs import FITS, chances_of

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from benchmarks.accuracy.tables import ROOT, put
+from benchmarks.pages import ROOT, put
 from benchmarks.usage import check_usage
 from meshplan.costmodels.layout import Layout, RecomputeModule, Stage
 from meshplan.costmodels.training import Precision, Training

@@ -36,7 +36,7 @@ from statistics import median
 from typing import NamedTuple
 
 from benchmarks.accuracy.layout_ratios import FAR, Timings, direction, timings
-from benchmarks.accuracy.tables import ROOT, put
+from benchmarks.pages import TABLES, put
 from meshplan.costmodels.layout import Layout, differing_axes
 from meshplan.costmodels.units import counted, format_seconds
 from meshplan.hardware_profiles.engine_schema import Engine
@@ -330,7 +330,7 @@ def main() -> None:
         known = [each for each in timings(FAR) if each.faster.run.suite not in SUITES]
         parts = summary(found), large_claims(found, known), own_changes(releases())
         text = "\n\n".join("\n".join(part) for part in parts)
-        put(ROOT / "docs/accuracy_tables.md", "recipes", text)
+        put(TABLES, "recipes", text)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from meshplan.costmodels.ranks.rank import Rank
 
 
 def least_of_kinds(layouts: Layouts, work: Table, weights: Table) -> dict[str, Floats]:
-    """Columns named as in `Prices`, of layouts that keep nothing of activations on the host."""
+    """Columns named as in `Prices`, with nothing on its way to the host or back."""
     setting, rank = work.rank.setting, weights.rank
     reserved = 1 + setting.tuning.activation_slack_fraction
     scale, alone = 1 + setting.tuning.state_slack_fraction, layouts.pipeline_parallel == 1
@@ -70,7 +70,9 @@ def bytes_by_kind(layouts: Layouts, work: Table, weights: Table) -> Floats:
     kept = [_kept_bytes(work, (kind,)) for kind in work.layer_kinds]
     ends = [rank.state_memory(end).allocated for end in (embedding, head)]
     gathered = head_gathered_bytes(rank, head), embedding_gathered_bytes(rank, embedding)
+    saved = work.by_mode(work.rank.layer_saved_bytes).reshape(len(layouts), -1)
     return np.column_stack([
+        *[saved] * setting.waits_on_host,
         _each(weights, alone, [gathered_bytes(rank, part) for part in layers]),
         *(_each(work, alone, [work.rank.working_bytes(kind, mode) for kind in work.kinds])
           for mode in work.modes),

@@ -3,7 +3,7 @@ nowhere cheaper than another need not be searched.
 
 A pass takes max(issued, busy): the host's time or the device's. Where the host waits for the rows
 of experts it takes the longest chain through both (`seconds.expert_counts`). Traffic of weights
-hides under all of it but `waits`, the exposed communication on the links that this traffic takes.
+hides under all of it but `waits`, the communication on the links that this traffic takes.
 One layout is never slower than another, under any cut, schedule or recomputation, if in each pass
 of each layer none of issued, busy, waits and chains is larger, and no layer keeps more: a step is
 the longest chain of a fixed order of actions, and a pass with traffic t takes waits + room +
@@ -27,6 +27,8 @@ from meshplan.costmodels.ranks.recompute_sets import recompute_sets
 from meshplan.costmodels.seconds.cost import Pass
 from meshplan.costmodels.seconds.layer import DIRECTIONS
 from meshplan.costmodels.setting import Setting
+
+PICOSECOND = 12  # digits of a second
 
 
 def kind_costs(layouts: Layouts, setting: Setting, kinds: Iterable[int]) -> Floats:
@@ -60,8 +62,11 @@ def _columns(rank: Rank, kind: int, modes: Iterable[Mode]) -> Iterator[Number]:
 
 
 def _seconds(each: Pass) -> tuple[Number, Number]:
-    """Busy and waiting."""
-    return each.total_s - each.host_s, each.exposed_s - each.nearby_s
+    """Busy, and of that what leaves the traffic of weights no room: to the picosecond, as the same
+    bytes are seen and hidden in different parts.
+    """
+    waits = np.round(each.exposed_s - each.more_room_s, PICOSECOND)
+    return each.total_s - each.host_s, waits
 
 
 def _chains(rank: Rank, kind: int, mode: Mode) -> list[Number]:

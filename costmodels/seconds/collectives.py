@@ -40,7 +40,7 @@ Between two collectives the ranks of a group compute apart, and whoever is done 
 slowest, a straggler: for a fraction of what they compute that a profile of CPU processes measures
 (`straggler_fraction`).
 
-Leaves out: two different axes on the network at once; waiting for the slowest on GPUs, which no
+Two axes that share links are `shared_links`. Leaves out: waiting for the slowest on GPUs, which no
 profile has measured.
 """
 

@@ -31,10 +31,10 @@ class Computing(NamedTuple):
 class Pass(Adds):
     """Seconds of one direction, by cause; adds, and `total_s` is their sum.
 
-    host_s     what the host adds because it cannot issue kernels fast enough
-    offload_s  copies to and from its memory that nothing hides
-    nearby_s   of the exposed communication, what stays within nodes where that of the weights
-               leaves them: no part of the sum
+    host_s       what the host adds because it cannot issue kernels fast enough
+    offload_s    copies to and from its memory that nothing hides
+    more_room_s  by how much the traffic of weights has its links longer than the device computes,
+                 less than 0 where others have them meanwhile (`shared_links`): no part of the sum
     """
 
     matmul_s: Number = 0.0
@@ -46,7 +46,7 @@ class Pass(Adds):
     data_s: Number = 0.0
     host_s: Number = 0.0
     offload_s: Number = 0.0
-    nearby_s: Number = 0.0
+    more_room_s: Number = 0.0
 
     @property
     def compute_s(self) -> Number:
@@ -55,8 +55,8 @@ class Pass(Adds):
 
     @property
     def room_s(self) -> Number:
-        """Seconds under which the traffic of weights may hide: on other links, or on none."""
-        return self.compute_s + self.nearby_s
+        """Seconds under which the traffic of weights may hide."""
+        return self.compute_s + self.more_room_s
 
     @property
     def exposed_s(self) -> Number:

@@ -28,8 +28,6 @@ from dataclasses import replace
 from functools import reduce
 from typing import get_args
 
-import numpy as np
-
 from meshplan.costmodels.elementwise import Condition, Number, anywhere, everywhere, maximum, where
 from meshplan.costmodels.layout import RecomputeModule
 from meshplan.costmodels.operations.adapters import (
@@ -72,6 +70,7 @@ from meshplan.costmodels.seconds.operation import (
     summed,
 )
 from meshplan.costmodels.seconds.process_groups import Group
+from meshplan.costmodels.seconds.shared_links import Traffic, more_room_s
 from meshplan.costmodels.training import Lora
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engine_schema import Overlap
@@ -215,17 +214,18 @@ class Pricer:
         each_s = [device_s(self.device, op, direction) for op in working]
         own = self._computing(working, direction, each_s)
         waits = self._waits_s(operations, own.total_s)
-        seen = [self._exposed_s(each, direction, own) for each in collectives]
+        traffic = [self._traffic(each, direction, own) for each in collectives]
         shown: dict[Axis, Number] = dict.fromkeys(AXES, 0.0)
-        for each, seconds in zip(collectives, seen, strict=True):
-            shown[each.op.axis] = shown[each.op.axis] + seconds
+        for each in traffic:
+            shown[each.axis] = shown[each.axis] + each.exposed_s
         exposed = {axis: waits.get(axis, 0.0) + seconds for axis, seconds in shown.items()}
         context_s = sum(exposed[axis] for axis in AXES if axis.startswith("cp"))
         busy = own.total_s + sum(exposed.values())
         under = 0.0 if self.launches_block else busy
         issued = [self._issue_s(op, direction) for op in working]
         host_s = maximum(self._with_routing_s(working, direction, sum(issued)) - under, 0.0)
-        if direction == "forward" and (chains := self._chains_s(operations, each_s, issued, seen)):
+        ahead = direction == "forward"
+        if ahead and (chains := self._chains_s(operations, each_s, issued, traffic)):
             idle_s = (reduce(maximum, chains) - busy) * self._reads_counts
             host_s = maximum(host_s, idle_s)
         return Pass(
@@ -233,9 +233,7 @@ class Pricer:
             host_s=host_s,
             tensor_s=exposed["tp"], context_s=context_s,
             expert_s=exposed["ep"] + exposed["etp"],
-            nearby_s=self.weights_leave
-            * sum(seen * (self.groups[axis].nodes <= 1) for axis, seen in exposed.items()
-                  if isinstance(seen, np.ndarray) or seen),
+            more_room_s=more_room_s(exposed, traffic, self.groups, self.weights_leave, own.total_s),
         )  # fmt: skip
 
     def _computing(
@@ -310,22 +308,22 @@ class Pricer:
             return []
         each_s = [device_s(self.device, op, "forward") for op in operations]
         own = self._computing(operations, "forward", each_s)
-        seen = [self._exposed_s(each, "forward", own) for each in self._collectives(operations)]
+        traffic = [self._traffic(each, "forward", own) for each in self._collectives(operations)]
         issued = [self._issue_s(op, "forward") for op in operations]
-        return self._chains_s(operations, each_s, issued, seen)
+        return self._chains_s(operations, each_s, issued, traffic)
 
     def _chains_s(
         self,
         operations: Sequence[Operation],
         each_s: Sequence[Computing],
         issued: Sequence[Number],
-        exposed: Sequence[Number],
+        traffic: Iterable[Traffic],
     ) -> list[Number]:
-        """Of operations that compute `each_s`, take the host `issued`, and send for `exposed`."""
+        """Of operations that compute `each_s`, take the host `issued`, and send as `traffic`."""
         wait = self._wait_at(operations)
         if wait is None:
             return []
-        seen = iter(exposed)
+        seen = (each.exposed_s for each in traffic)
         lasting = [
             next(seen) if isinstance(op, Communication) else computing.total_s
             for op, computing in zip(operations, each_s, strict=True)
@@ -371,7 +369,7 @@ class Pricer:
         calls_s = dispatched_s(self.dtensor, direction) * self.cluster.host_slowdown
         return (each * count_of(op, direction) + calls_s) * (ranks > 1)
 
-    def _exposed_s(self, each: Collective, direction: Direction, beside: Computing) -> Number:
+    def _traffic(self, each: Collective, direction: Direction, beside: Computing) -> Traffic:
         op, tuning = each.op, self.device.tuning
         count = count_of(op, direction)
         if self.lora and direction == "input_grad":
@@ -380,9 +378,10 @@ class Pricer:
         whole = scale * count * each.seconds
         overlap = self._overlap(op)
         if isinstance(overlap, float) and overlap == 0.0:
-            return whole
+            return Traffic(op.axis, whole)
         slowed = interference_of(self.cluster, tuning.interference, self.groups[op.axis])
-        return exposed_s(whole, room_s(op, beside, self.groups["cp"].size), overlap, slowed)
+        seen = exposed_s(whole, room_s(op, beside, self.groups["cp"].size), overlap, slowed)
+        return Traffic(op.axis, seen, whole - seen)
 
     def _collective_s(self, op: Communication) -> Number:
         single, all_sent = self.deduplicates, op.routing == ALL_SENT

@@ -11,10 +11,14 @@ the most over
 
 G is the largest layer of the rank's kinds as ZeRO-3 gathers it; the last rank holds its ends whole
 too. So what is held at a moment is a sum over the chunks, as `mix_memory` has it.
+
+Where a part w of what layers save waits on the host, a rank of one chunk holds of it no more than
+two of its largest layers save, which are on their way: (1 - w) q saved + min(w q saved, 2 largest).
+Over several chunks that is no sum.
 """
 
-from collections.abc import Sequence
-from functools import reduce
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
 from operator import add
 
 import numpy as np
@@ -44,11 +48,12 @@ from meshplan.costmodels.step.mix_memory import (
 from meshplan.costmodels.step.stages import EMBEDDING, StageModel
 
 HEAD, MODULES = 1, 2  # the places of the other ends
+Away = Callable[[Floats], Floats]
 
 
 class HeldMixes:
     """The ranks of the cuts of one layout, whose own stages do not count but for how many there
-    are. Nothing of it waits on the host.
+    are. Where activations wait on the host a rank has one chunk.
     """
 
     def __init__(self, model: StageModel) -> None:
@@ -76,6 +81,7 @@ class HeldMixes:
         self, rank: int, spans: Sequence[Span], mixes: Sequence[tuple[Ints, Ints]]
     ) -> RankMixes:
         """What a rank needs whose chunks hold these layers, under mixes of each."""
+        assert len(spans) == 1 or not self.model.layout.activation_offload
         held, backward = self._moments(rank)
         running, loss, update = self._of_rank(spans)
         always = np.full(len(held), running)
@@ -83,9 +89,9 @@ class HeldMixes:
         always[-1] = update
         kept = []
         for at, (span, mix) in enumerate(zip(spans, mixes, strict=True)):
-            saved, working = self._of_chunk(span, *mix)
+            saved, working, away = self._of_chunk(span, *mix)
             bytes_ = saved[:, None] * held[:, at] + working[:, None] * backward[:, at]
-            kept.append(self._scale * bytes_)
+            kept.append(self._scale * (bytes_ - away(held[:, at])))
         return RankMixes(tuple(kept), always)
 
     def _moments(self, rank: int) -> tuple[Floats, Floats]:
@@ -106,9 +112,9 @@ class HeldMixes:
         """Reserved bytes for each that a micro-batch takes."""
         return 1 + self.model.setting.tuning.activation_slack_fraction
 
-    def _of_chunk(self, span: Span, full: Ints, selective: Ints) -> tuple[Floats, Floats]:
-        """[mix] what a chunk saves of a micro-batch; and the most that the backward pass of one of
-        its layers holds beyond what that kept.
+    def _of_chunk(self, span: Span, full: Ints, selective: Ints) -> tuple[Floats, Floats, Away]:
+        """[mix] what a chunk saves of a micro-batch; the most that the backward pass of one of its
+        layers holds beyond what that kept; and what of so many micro-batches is on the host.
         """
         number, first, end = span
         layers, second = self._counted[first : end + 1] - self._counted[first], full + selective
@@ -118,10 +124,13 @@ class HeldMixes:
             NONE: layers[-1] - layers[second],
         }
         kept = sum(count @ self._saved[mode] for mode, count in of_mode.items())
-        working = np.max([
-            most_along((count > 0) * self._working[mode], 1) for mode, count in of_mode.items()
-        ], axis=0)  # fmt: skip
-        return kept + self._ends_saved_bytes(number), working
+        working, largest = (
+            np.max([
+                most_along((count > 0) * of_each[mode], 1) for mode, count in of_mode.items()
+            ], axis=0) for of_each in (self._working, self._saved)
+        )  # fmt: skip
+        away = partial(_on_host, self.model.layout.activation_offload * kept, 2 * largest)
+        return kept + self._ends_saved_bytes(number), working, away
 
     def _ends_saved_bytes(self, chunk: int) -> float:
         ends = self._ends_of([chunk])
@@ -184,3 +193,10 @@ class HeldMixes:
         if model.layout.pipeline_parallel > 1 or model.layout.virtual_stages > 1:
             return whole
         return whole + float(embedding_gathered_bytes(model, model.end_parameters[EMBEDDING]))
+
+
+def _on_host(waits: Floats, buffers: Floats, held: Floats) -> Floats:
+    """[mix, moment] what of `held` micro-batches, of each of which some of a chunk `waits`, is not
+    on the device: all but its `buffers`.
+    """
+    return np.maximum(waits[:, None] * held - buffers[:, None], 0.0)

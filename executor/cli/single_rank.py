@@ -10,6 +10,7 @@ import typer
 from meshplan.executor.launch.failures import RankFailed
 from meshplan.executor.launch.plan_engine import for_engine, repriced_line
 from meshplan.executor.launch.preflight import profile_of
+from meshplan.executor.launch.probe import check_torch
 from meshplan.executor.onerank.command import Wanted, run_one_rank
 from meshplan.executor.onerank.report import print_run
 from meshplan.hardware_profiles.engines import NATIVE
@@ -21,8 +22,9 @@ def run_dry(
     path: Path, cluster: str | None, rank: int | None, *, all_stages: bool, as_json: bool
 ) -> int:
     """The native engine's own program of one rank with fake tensors, beside what is predicted for
-    that engine; its exit code.
+    that engine; its exit code. Raises `NoTorch`.
     """
+    check_torch()
     which = ["--all-stages"] if all_stages else [] if rank is None else ["--rank", str(rank)]
     shown = ["--json"] if as_json else []
     plan = read_plan(path)

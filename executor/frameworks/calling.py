@@ -5,20 +5,27 @@ What is called is read as it is started: with the variables that are exported to
 arguments. Source: GNU Bash manual 5.2, 3.7.3 Command Execution Environment, 4.1 `.`;
 SchedMD/slurm, man page of sbatch (`--export`, options before the script). `find` says how many
 levels of scripts that only call are followed; more are left out.
+
+    sbatch --nodes=8 inner.sh     its options win over the `#SBATCH` lines of inner.sh
+    mpirun -np 32 bash inner.sh   32 GPUs, where inner.sh starts no more processes
+    bash inner.sh                 those of the `#SBATCH` lines of the script that calls
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from meshplan.executor.frameworks.shell.gpus import slurm_variables
+from meshplan.executor.frameworks.documents.values import Values
+from meshplan.executor.frameworks.shell.gpus import gpus_of
 from meshplan.executor.frameworks.shell.launches import MAX_CASES
+from meshplan.executor.frameworks.shell.ranks import started, starts_more
 from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
 from meshplan.executor.frameworks.shell.sourced import file_of, sourced_text
 from meshplan.executor.frameworks.shell.work import shared_work
+from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.case.reading import (
     Fact,
     IllegalConfig,
@@ -40,6 +47,22 @@ _SOURCES = re.compile(r"[ \t]*(?:source|\.)[ \t]")
 _EXPORTS = re.compile(r"--export=(\S+)")
 _MOST = 16  # files looked at of one script, and calls followed
 MOST_INNER = 4  # the same of a script that another one calls
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A script that another one calls.
+
+    given   variables of its environment by name, its arguments by number
+    header  `#SBATCH` lines that win over its own: the options of sbatch
+    words   those that start it, and its name; none of sbatch, which starts a job of its own
+    """
+
+    line: int
+    inner: Path
+    given: Mapping[str, str]
+    header: str = ""
+    words: tuple[Fact, ...] = ()
 
 
 def calls(text: str, path: str, find: Find, most: int = _MOST) -> bool:
@@ -76,11 +99,11 @@ def _read_calls(text: str, path: str, start: Start | None, find: Find, most: int
     start = start or Start()
     script = read_script(text, start.environment, path)
     calls_of = {
-        (inner, *sorted((inherited | given).items())): (words[0].line, inner, inherited | given)
+        _identity(call): call
         for words, inherited in zip(script.commands, script.exported, strict=True)
-        for inner, given in _called(words, path)
+        for call in _called(words, path, inherited)
     }
-    cases, why = _all_cases([*calls_of.values()][:most], start, find)
+    cases, why = _all_cases([*calls_of.values()][:most], start, text, find)
     if not cases:
         raise NothingToRead(why or "no command of this script calls another one that is read")
     notes = []
@@ -93,22 +116,22 @@ def _read_calls(text: str, path: str, start: Start | None, find: Find, most: int
 
 
 def _all_cases(
-    called: list[tuple[int, Path, dict[str, str]]], start: Start, find: Find
+    called: list[_Call], start: Start, text: str, find: Find
 ) -> tuple[list[Reading], str]:
-    """What the scripts launch that are called, up to more than are judged of one script, and why
+    """What the scripts launch that `text` calls, up to more than are judged of one script, and why
     the first has nothing to read.
     """
     cases: list[Reading] = []
     why = ""
-    for line, inner, environment in called:
+    for call in called:
         if len(cases) > MAX_CASES:
             break
         try:
-            found = [*_cases(inner, replace(start, environment=environment), find)]
+            found = [*_cases(call, start, text, find)]
         except NothingToRead as error:
             why = why or str(error)
         else:
-            cases += [_placed(case, line, inner.name) for case in found]
+            cases += [_placed(case, call.line, call.inner.name) for case in found]
     return cases, why
 
 
@@ -125,23 +148,35 @@ def _as_nothing(name: str) -> Iterator[None]:
         raise kind(said, 1 if name else error.line) from None
 
 
-def _called(words: list[Fact], path: str) -> Iterator[tuple[Path, dict[str, str]]]:
-    """The script that a command calls, with its arguments by number and what sbatch sets."""
+def _called(words: list[Fact], path: str, inherited: Mapping[str, str]) -> Iterator[_Call]:
+    """The script that a command calls, with its arguments by number and what sbatch is told."""
     texts = [str(word.value) for word in words]
     for at, name in enumerate(texts):
         if not name.startswith("-") and name.endswith(SCRIPTS) and (found := file_of(name, path)):
-            given = {str(number): text for number, text in enumerate(texts[at + 1 :], start=1)}
-            yield found, given | (_of_sbatch(texts[1:at]) if texts[0] == "sbatch" else {})
+            numbered = {str(number): text for number, text in enumerate(texts[at + 1 :], start=1)}
+            given = {**inherited, **numbered}
+            if texts[0] == "sbatch":
+                header, exported = _of_sbatch(texts[1:at])
+                ours = {key: text for key, text in given.items() if not key.startswith("SLURM_")}
+                yield _Call(words[0].line, found, ours | exported, header)
+            else:
+                yield _Call(words[0].line, found, given, words=tuple(words[: at + 1]))
             return
 
 
-def _of_sbatch(options: list[str]) -> dict[str, str]:
-    """What sbatch sets by its options: variables of `--export`, and numbers of nodes and tasks."""
-    line = " ".join(options)
+def _identity(call: _Call) -> tuple[object, ...]:
+    """What two calls of one script must share to be the same launch."""
+    ranks = started(call.words).get("ranks")
+    return call.inner, call.header, ranks and ranks.value, *sorted(call.given.items())
+
+
+def _of_sbatch(options: list[str]) -> tuple[str, dict[str, str]]:
+    """The options of sbatch as `#SBATCH` lines, and the variables of its `--export`."""
+    line = " ".join(" ".join(options).split())  # a header's lines end where an option does
     exported = _EXPORTS.search(line)
     pairs = (pair.partition("=") for pair in exported[1].split(",")) if exported else ()
-    stated = "".join(f"#SBATCH {option}\n" for option in re.split(r" (?=-)", line))
-    return slurm_variables(stated) | {name: value for name, sign, value in pairs if sign}
+    header = "".join(f"#SBATCH {option}\n" for option in re.split(r" (?=-)", line) if option)
+    return header, {name: value for name, sign, value in pairs if sign}
 
 
 def _placed(case: Reading, line: int, name: str) -> Reading:
@@ -162,9 +197,22 @@ def _placed(case: Reading, line: int, name: str) -> Reading:
     )
 
 
-def _cases(inner: Path, start: Start, find: Find) -> Iterator[Reading]:
-    text = sourced_text(inner.name, str(inner.parent / "-")) or ""
-    if reader := find(str(inner), text):
+def _cases(call: _Call, start: Start, text: str, find: Find) -> Iterator[Reading]:
+    inner = call.inner
+    own = sourced_text(inner.name, str(inner.parent / "-")) or ""
+    if reader := find(str(inner), own):
+        wins = f"\n#!/bin/bash\n{call.header}" if call.header else ""  # a header of its own, last
         with _as_nothing(inner.name):
-            reading = reader(text, str(inner), start)
-        yield from (replace(reading, others=()), *reading.others)
+            reading = reader(own + wins, str(inner), replace(start, environment=call.given))
+        gpus = _gpus_of(call, text, own) if call.words else None
+        for case in (replace(reading, others=()), *reading.others):
+            yield replace(case, facts={"gpus": gpus, **case.facts}) if gpus else case
+
+
+def _gpus_of(call: _Call, text: str, own: str) -> Fact | None:
+    """GPUs by what starts the called script, or by the header of the job that calls it, whose text
+    is `text`; the commands of both may leave the nodes to sbatch.
+    """
+    starter = Values({} if starts_more(own) else started(call.words))
+    commands = (line for line in own.splitlines() if not line.startswith("#"))
+    return gpus_of(starter, "\n".join((text, *commands)))

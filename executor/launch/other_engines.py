@@ -24,12 +24,12 @@ from meshplan.executor.frameworks.export_notes import MEETING, check_training_is
 from meshplan.executor.frameworks.torchtitan import export as torchtitan
 from meshplan.executor.launch.failures import TORCHRUN_LOG, RankFailed
 from meshplan.executor.launch.results import ComparedPart, RunResult, timing_fields, write_result
-from meshplan.executor.launch.run import PLAN_FILE, RESULT_FILE, RunSettings
+from meshplan.executor.launch.run import PLAN_FILE, RESULT_FILE, RunSettings, prepare
 from meshplan.executor.launch.run_row import write_row
 from meshplan.executor.launch.torchrun import Interrupted, run_job
 from meshplan.executor.profile.progress import Bar
 from meshplan.hardware_profiles.whole_file import write_whole
-from meshplan.planner.case.plan_file import Plan, Prediction, write_plan
+from meshplan.planner.case.plan_file import Plan, Prediction
 from meshplan.planner.case.reading import Exported
 from meshplan.planner.logs.console import READERS
 from meshplan.planner.logs.lines import plain
@@ -155,7 +155,8 @@ def command_of(exported: Exported, out: Path) -> str:
 def run_elsewhere(name: str, plan: Plan, settings: RunSettings, out: Path) -> RunResult:
     """Run `plan` with the framework `name` and leave its result in `out`.
 
-    Raises `RankFailed` and `Interrupted` as `run_job` does, after writing what the log says.
+    Raises `RankFailed` and `Interrupted` as `run_job` does, after writing what the log says, and
+    `CannotRun` if `out` cannot be made.
     """
     command = _written(name, plan, settings, out)
     logs = out / "logs"
@@ -168,11 +169,15 @@ def run_elsewhere(name: str, plan: Plan, settings: RunSettings, out: Path) -> Ru
             bar.show(f"{name}, step {steps[-1].step}", done=len(steps), left_s=0.0)
 
     paths = os.pathsep.join(filter(None, (str(out), os.environ.get("PYTHONPATH"))))
-    problem, status = None, "complete"
+    problem, status = None, "failed"
     try:
         run_job(["bash", "-c", command], logs, watch=look, environment={"PYTHONPATH": paths})
-    except (RankFailed, Interrupted) as error:
-        problem, status = str(error), "failed"
+        status = "complete"
+    except Interrupted as error:
+        problem, status = str(error), "interrupted"
+        raise
+    except RankFailed as error:
+        problem = str(error)
         raise
     finally:
         bar.close()
@@ -193,8 +198,7 @@ def read_log(name: str, plan: Plan, log: Path) -> TrainingLog:
 
 def _written(name: str, plan: Plan, settings: RunSettings, out: Path) -> str:
     """Leaves the plan and what is exported of it in `out`; the command that runs it."""
-    out.mkdir(parents=True, exist_ok=True)
-    write_plan(plan, out / PLAN_FILE)
+    prepare(plan, out)
     exported = export_for(name, plan, settings)
     for file, text in exported.files.items():
         write_whole(out / file, text)

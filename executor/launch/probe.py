@@ -41,10 +41,15 @@ class Found(Frozen):
         return self.model_copy(update={**cores, "memory_bytes": memory_bytes()})
 
 
-def find_hardware() -> Found:
-    """The accelerators of this host. Raises `NoTorch`."""
+def check_torch() -> None:
+    """Raise `NoTorch` where torch is not installed."""
     if importlib.util.find_spec("torch") is None:
         raise NoTorch("torch is not installed; install it with: pip install 'meshplan[torch]'")
+
+
+def find_hardware() -> Found:
+    """The accelerators of this host. Raises `NoTorch`."""
+    check_torch()
     answer = subprocess.run(
         [sys.executable, "-m", "meshplan.executor.launch.probe"],
         capture_output=True,
@@ -52,7 +57,8 @@ def find_hardware() -> Found:
         check=False,
     )
     if answer.returncode:
-        raise NoTorch(f"torch does not start: {answer.stderr.strip().splitlines()[-1]}")
+        said = answer.stderr.strip().splitlines() or [f"exit code {answer.returncode}"]
+        raise NoTorch(f"torch does not start: {said[-1]}")
     return Found.model_validate_json(answer.stdout)
 
 

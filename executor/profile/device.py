@@ -3,7 +3,7 @@
 import torch
 
 from meshplan.executor.profile.write import Measured, measured_gpu
-from meshplan.hardware_profiles.load import gpu_names, load_gpu
+from meshplan.hardware_profiles.built_in import gpu_names, load_gpu
 from meshplan.hardware_profiles.local_cpu import detect_cpu
 from meshplan.hardware_profiles.schema import Gpu
 

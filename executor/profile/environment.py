@@ -24,6 +24,7 @@ CLOCKS = (
     "temperature.gpu",
     "driver_version",
 )
+ANSWERS_WITHIN_S = 30.0
 
 
 def device_name(device: torch.device) -> str:
@@ -81,20 +82,24 @@ def clocks_under_load(bench: Bench) -> dict[str, str]:
     one_s = bench.once_s(call)
     for _ in range(int(2.0 / one_s)):  # seconds of queued work, longer than nvidia-smi takes
         call()
-    uuid = str(torch.cuda.get_device_properties(bench.device).uuid)
-    answer = subprocess.run(
-        [
-            "nvidia-smi",
-            f"--id=GPU-{uuid}",
-            f"--query-gpu={','.join(CLOCKS)}",
-            "--format=csv,noheader",
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-    )
+    found = asked_clocks(str(torch.cuda.get_device_properties(bench.device).uuid))
     bench.synchronise()
+    return found
+
+
+def asked_clocks(uuid: str) -> dict[str, str]:
+    """What nvidia-smi says of a GPU, or why it says nothing: no reason to lose what was measured.
+
+    uuid  without its prefix
+    """
+    command = ["nvidia-smi", f"--id=GPU-{uuid}", f"--query-gpu={','.join(CLOCKS)}",
+               "--format=csv,noheader"]  # fmt: skip
+    try:
+        answer = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=ANSWERS_WITHIN_S
+        )
+    except subprocess.TimeoutExpired:
+        return {"nvidia-smi": f"no answer within {ANSWERS_WITHIN_S:g} s"}
     if answer.returncode:
         return {"nvidia-smi": answer.stderr.strip() or answer.stdout.strip()}
     values = (value.strip() for value in answer.stdout.strip().split(","))

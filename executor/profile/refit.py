@@ -20,8 +20,9 @@ from statistics import median, quantiles
 from rich.table import Table
 
 from meshplan.hardware_profiles.curves import curve_seconds, fit_curve
-from meshplan.hardware_profiles.load import UnknownProfile, load_cluster
+from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.network_schema import CurvePoint
+from meshplan.hardware_profiles.profile_file import UnknownProfile
 from meshplan.hardware_profiles.schema import Cluster, MatmulPoint
 from meshplan.hardware_profiles.surface import matmul_surface
 from meshplan.planner.report.terminal import as_written
@@ -97,9 +98,12 @@ def collective_errors(points: Sequence[CurvePoint]) -> Iterator[float]:
 
 def main() -> int:
     """Print the table; 0 when every median is within its limit, 1 otherwise, 2 for no profile."""
+    if len(sys.argv) != 2:
+        print("error: give one profile, as in: refit my-cluster.toml", file=sys.stderr)
+        return 2
     try:
         cluster = load_cluster(Path(sys.argv[1]))
-    except (UnknownProfile, IndexError) as error:
+    except UnknownProfile as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     found = refits(cluster)

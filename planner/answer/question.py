@@ -18,7 +18,7 @@ from meshplan.costmodels.units import counted
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.engines import load_engine
-from meshplan.hardware_profiles.load import cluster_hash
+from meshplan.hardware_profiles.fingerprint import cluster_hash
 from meshplan.hardware_profiles.load_models import known_as
 from meshplan.hardware_profiles.local_cpu import LOCAL_CPU
 from meshplan.hardware_profiles.names import checked_name

@@ -3,7 +3,8 @@
 import re
 
 from meshplan.costmodels.units import GB, counted, parse_bandwidth
-from meshplan.hardware_profiles.load import load_cluster, usual_cluster
+from meshplan.hardware_profiles.built_in import usual_cluster
+from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.local_cpu import LOCAL_CPU
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.answer.arguments import Arguments

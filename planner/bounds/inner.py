@@ -7,15 +7,16 @@ and the letters of `planner.problem.closed_form`:
     row_bounds    perfect balance, the row's best schedule:  weight T/S + share T + constant + e
     row_fits      layers <= sum over ranks of max over modes of
                       floor((room - transient of mode) / (state + in flight x least saved))
-                  with the least saved by a mode of no larger transient, for each kind and for all
-                  layers taken as the lightest: else nothing fits
+                  with the least saved by a mode of no larger transient, for each kind, for the
+                  heaviest few and for all kinds, whose layers are taken as the lightest of them;
+                  and without the floor for all kinds, each as it weighs: else nothing fits
 
 `planner.bounds.packing` bounds a layout more tightly, and `planner.stages.path.greedy_path` gives
 the last rung for V = 1: the least X itself.
 """
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, reduce
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from meshplan.planner.bounds.packing import CELLS, at_least
 from meshplan.planner.problem.coefficients import Coefficients, Held
 from meshplan.planner.space.legal_layouts import Space
 
+FRACTIONS = 1 - 2**-40  # of what fits exactly, which sums of fractions may miss
 Ways = frozenset[tuple[Schedule, int]]
 MOST_LAYERS = 2**20  # layers that a rank "holds" if they take no memory
 MOST_KIB = 2**40  # beyond any memory, and products with the micro-batches held stay whole numbers
@@ -102,19 +104,45 @@ class _LeastHeld:
         self.floor[:, -1] = np.where(v_shaped, 0, c.head_transient_kib[rows])
 
     def hold(self, space: Space, modes: tuple[int, ...]) -> Bools:
-        """Whether all layers find room, of each kind alone and all as if the lightest, with one at
-        least on each rank between the ends.
+        """Whether all layers find room, some kinds as if they were the lightest of these and all as
+        they weigh, with one at least on each rank between the ends.
         """
         counts = space.kind_counts
         enough = np.flatnonzero(np.all(self.room >= self.floor, axis=1))
         lightest = self._layers(modes, list(range(len(counts))), enough)
         all_held = lightest.sum(axis=1) >= sum(counts)
         enough = enough[all_held & np.all(lightest[:, 1:-1] >= 1, axis=1)]
-        for kind, count in enumerate(counts) if len(counts) > 1 else ():
-            enough = enough[self._layers(modes, [kind], enough).sum(axis=1) >= count]
+        for kinds in self._some_kinds(len(counts)):
+            count = sum(counts[kind] for kind in kinds)
+            enough = enough[self._layers(modes, kinds, enough).sum(axis=1) >= count]
+        for kind in range(len(counts)) if len(counts) > 1 else ():
+            enough = enough[self._as_they_weigh(modes, counts, kind, enough)]
         found = np.zeros(len(self.rows), bool)
         found[enough] = True
         return found
+
+    def _some_kinds(self, number: int) -> list[list[int]]:
+        """Each kind alone, and the two, three, ... whose states weigh most."""
+        heaviest = np.argsort(-self.prices.layer_state_kib[self.rows].sum(axis=0)).tolist()
+        several = [heaviest[:few] for few in range(2, number)]
+        return [[kind] for kind in range(number) if number > 1] + several
+
+    def _as_they_weigh(
+        self, modes: tuple[int, ...], counts: list[int], unit: int, some: Ints
+    ) -> Bools:
+        """Whether `some` rows have room for all layers, in layers of one kind: of these a rank has
+        room for so many at most, whatever its largest transient is, and a layer of another kind
+        weighs on any rank at least what it weighs on the one where it weighs least.
+        """
+        most = np.zeros((len(some), self.held.shape[1]))
+        weighs = np.full((len(counts), len(some)), np.inf)
+        for room, weights in self._rooms(modes, list(range(len(counts))), some):
+            of_unit = np.maximum(weights[unit], 1)
+            np.maximum(most, room / of_unit, out=most)
+            least = [least_along(weight / of_unit, 1) for weight in weights]
+            np.minimum(weighs, least, out=weighs)
+        fits: Bools = most.sum(axis=1) >= np.array(counts) @ weighs * FRACTIONS
+        return fits
 
     def _layers(self, modes: tuple[int, ...], kinds: list[int], some: Ints) -> Floats:
         """By rank of `some` rows the most layers of the lightest of `kinds`: over each largest
@@ -122,21 +150,28 @@ class _LeastHeld:
 
         Whole numbers below 2^52 are divided and rounded down without error.
         """
+        most = np.zeros((len(some), self.held.shape[1]))
+        for room, weights in self._rooms(modes, kinds, some):
+            weight = reduce(np.minimum, weights)
+            np.maximum(most, np.floor(room / np.maximum(weight, 1)), out=most)
+        return np.minimum(most, MOST_LAYERS)
+
+    def _rooms(
+        self, modes: tuple[int, ...], kinds: list[int], some: Ints
+    ) -> Iterator[tuple[Floats, list[Floats]]]:
+        """For each largest transient of `some` rows the room beside it, [row, rank], and what a
+        layer of each of `kinds` weighs at least, each [row, rank].
+        """
         c, rows = self.prices, self.rows[some]
         saved = c.layer_saved_kib[rows][:, kinds][:, :, list(modes)]
         transient = c.transient_kib[rows][:, list(modes)]
         state = c.layer_state_kib[rows][:, kinds]
-        held, floor = self.held[some], self.floor[some]
-        most = np.zeros_like(held)
+        held, floor, room = self.held[some], self.floor[some], self.room[some]
         for largest in transient.T:
             within = (transient <= largest[:, None])[:, None, :]
             least = np.minimum(least_along(np.where(within, saved, MOST_KIB), 2), MOST_KIB)
-            weight = state[:, :1] + least[:, :1] * held
-            for kind in range(1, len(kinds)):
-                np.minimum(weight, state[:, [kind]] + least[:, [kind]] * held, out=weight)
-            room = self.room[some] - np.maximum(largest[:, None], floor)
-            np.maximum(most, np.floor(room / np.maximum(weight, 1)), out=most)
-        return np.minimum(most, MOST_LAYERS)
+            weights = [state[:, [k]] + least[:, [k]] * held for k in range(len(kinds))]
+            yield room - np.maximum(largest[:, None], floor), weights
 
 
 def _shapes(space: Space) -> list[tuple[int, int, Ints]]:

@@ -17,6 +17,10 @@ that begins at the last a before, by the layers that it must hold, at which the 
 end; the largest limit at which there is no such cut is found by halving.
 """
 
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import NamedTuple
+
 import numpy as np
 
 from meshplan.costmodels.layouts import Bools, Floats, Ints
@@ -90,6 +94,23 @@ class StageChains:
         bounds: Floats = np.maximum.reduce([turned, straight, own]) * SAFETY
         return bounds
 
+    def computes_s(self, row: Ints, stage: Ints, first: Ints, end: Ints) -> Floats:
+        """The same of what a stage computes alone, with nothing recomputed: the cheapest of all."""
+        until, own = self._computed
+        found: Floats = (until[row, end] - until[row, first] + own[row, stage]) * SAFETY
+        return found
+
+    @cached_property
+    def _computed(self) -> tuple[Floats, Floats]:
+        """[row, layers before] seconds of all micro-batches; and [row, stage] those of the ends,
+        with what comes once.
+        """
+        passes, m = self.passes, self.same.m[:, None]
+        own = np.tile(2 * passes.extra[:, None], self.same.pp)
+        own[:, 0] += self._embedding.sum(axis=0)
+        own[:, -1] += self._head.sum(axis=0)
+        return m * self._before.sum(axis=0), m * own + passes.once[:, None]
+
     def most_layers(self, rows: Ints, limits: Floats) -> int:
         """How many layers a stage of some of these rows holds at most, in steps below the limits:
         of each row as many as its rank does not take longer for with nothing recomputed.
@@ -136,15 +157,16 @@ def cut_bounds(
     if same.pp == 1 or not len(rows) or (same.splits is None and len(kinds) == 1):
         return bounds
     some, of_rows = same.take(rows), passes.take(rows)
-    chains, memory = StageChains(some, of_rows), LayoutStages(some)
+    chains = StageChains(some, of_rows)
     if same.splits is None:
-        bounds[rows] = _of_any_cut(chains, memory, bounds[rows], limit_s)
+        bounds[rows] = _of_any_cut(chains, LayoutStages(some), bounds[rows], limit_s)
         return bounds
-    listed = _of_list(chains, memory)
-    if known and listed.size:
-        listed = np.maximum(listed, known(some, SplitTimes.of(some, of_rows), None))
-    least = listed.min(axis=1, initial=np.inf)
-    bounds[rows] = np.minimum(np.maximum(bounds[rows], least), limit_s)
+    pairs = _listed_below(chains, limit_s)
+    if known and len(pairs.row):
+        pairs = pairs.also(known(some, SplitTimes.of(some, of_rows), None)[pairs[:2]], limit_s)
+    least = np.full(len(rows), limit_s)
+    np.minimum.at(least, pairs.row, pairs.least_s)
+    bounds[rows] = np.maximum(bounds[rows], least)
     return bounds
 
 
@@ -166,27 +188,81 @@ def _of_any_cut(
     return bounds
 
 
-def _of_list(chains: StageChains, memory: LayoutStages) -> Floats:
-    """[row, split] of the engine's splits, of which many have a stage in common."""
-    same = chains.same
-    counts = np.array(same.splits, np.int64).reshape(-1, same.pp)
-    ends = counts.cumsum(axis=1)
-    every = np.stack([np.broadcast_to(np.arange(same.pp), ends.shape), ends - counts, ends], axis=2)
-    (stage, first, end), of_split = _distinct(every)
-    found = np.full((len(same), len(counts)), np.inf)
-    step = max(1, CELLS // (4 * counts.size + 1))
-    for begin in range(0, len(same) if len(counts) else 0, step):
-        rows = np.arange(begin, min(begin + step, len(same)))[:, None]
-        added_s = memory.beyond_s(rows, stage, first, end)
-        bounds = chains.bounds_s(rows, stage, first, end, added_s)
-        found[rows[:, 0]] = bounds[:, of_split].max(axis=2)
-    return found
+class _Pairs(NamedTuple):
+    """A layout, one of the engine's splits, and the longest chain that is known of it, each."""
+
+    row: Ints
+    split: Ints
+    least_s: Floats
+
+    def also(self, least_s: Floats, limit_s: float) -> "_Pairs":
+        """Those that are below the limit by another bound too."""
+        longest = np.maximum(self.least_s, least_s)
+        below = longest < limit_s
+        return _Pairs(self.row[below], self.split[below], longest[below])
 
 
-def _distinct(stages: Ints) -> tuple[Ints, Ints]:
-    """The different ones of [split, stage, 3] numbers, [3, ..]; and which of them each is."""
-    different, which = np.unique(stages.reshape(-1, 3), axis=0, return_inverse=True)
-    return different.T, which.reshape(stages.shape[:2])
+def _listed_below(chains: StageChains, limit_s: float) -> _Pairs:
+    """The splits of a list that may be below the limit. Most are not by what one of their stages
+    computes, or with nothing recomputed; what the others must recompute is asked of them alone.
+    """
+    stages, keeping_s = _ListedStages.of(chains.same), partial(chains.bounds_s, added_s=np.zeros(1))
+    pairs = stages.below(chains.computes_s, limit_s)
+    pairs = pairs.also(stages.longest_s(pairs, keeping_s), limit_s)
+    if not len(pairs.row):
+        return pairs
+    asked, of = np.unique(pairs.row, return_inverse=True)
+    memory = LayoutStages(chains.same.take(asked))
+    of_row = np.zeros(len(chains.same), np.int64)
+    of_row[pairs.row] = of
+
+    def recomputing_s(row: Ints, stage: Ints, first: Ints, end: Ints) -> Floats:
+        added_s = memory.beyond_s(of_row[row], stage, first, end)
+        return chains.bounds_s(row, stage, first, end, added_s)
+
+    return pairs.also(stages.longest_s(pairs, recomputing_s), limit_s)
+
+
+class _ListedStages(NamedTuple):
+    """The different stages of a list of splits, many of which have one in common: the number, the
+    first layer and the end of each, and [split, stage] which of them they are; of so many layouts.
+    """
+
+    different: tuple[Ints, Ints, Ints]
+    of_split: Ints
+    layouts: int
+
+    @classmethod
+    def of(cls, same: SamePipeline) -> "_ListedStages":
+        """Of the engine's splits."""
+        counts = np.array(same.splits, np.int64).reshape(-1, same.pp)
+        ends, layers = counts.cumsum(axis=1), len(same.pattern) + 1
+        codes = (np.arange(same.pp) * layers + ends - counts) * layers + ends
+        different, which = np.unique(codes, return_inverse=True)
+        begun, end = np.divmod(different, layers)
+        return cls((*np.divmod(begun, layers), end), which.reshape(counts.shape), len(same))
+
+    def below(self, seconds: Callable[..., Floats], limit_s: float) -> _Pairs:
+        """Every layout with each split of which no stage alone takes as long as the limit."""
+        found, step = list[tuple[Ints, Ints]](), max(1, CELLS // (1 + self.of_split.size))
+        for begin in range(0, self.layouts, step):
+            rows = np.arange(begin, min(begin + step, self.layouts))
+            short = seconds(rows[:, None], *self.different) < limit_s
+            row, split = np.nonzero(short[:, self.of_split].all(axis=2))
+            found.append((rows[row], split))
+        row, split = map(np.concatenate, zip(*found, strict=True))
+        return _Pairs(row, split, np.zeros(len(row)))
+
+    def longest_s(self, pairs: _Pairs, seconds: Callable[..., Floats]) -> Floats:
+        """[pair] what the stage takes that takes longest; each is asked once."""
+        at = pairs.row[:, None], self.of_split[pairs.split]
+        asked = np.zeros((self.layouts, len(self.different[0])), bool)
+        asked[at] = True
+        row, stage = np.nonzero(asked)
+        found = np.zeros(asked.shape)
+        found[row, stage] = seconds(row, *(each[stage] for each in self.different))
+        longest: Floats = found[at].max(axis=1, initial=0.0)
+        return longest
 
 
 def _fills(chains: StageChains, memory: LayoutStages, some: Ints, limits: Floats) -> Bools:
@@ -204,9 +280,11 @@ def _fills(chains: StageChains, memory: LayoutStages, some: Ints, limits: Floats
         ends = np.arange(lowest, highest + 1)
         begun = _last_before(reached, ends - fewest[stage] - least)
         can, first = begun >= 0, np.where(begun >= 0, least + begun, ends)
-        added_s = memory.beyond_s(rows, np.array(stage), first, ends)
-        bounds = chains.bounds_s(rows, np.array(stage), first, ends, added_s)
-        reached, least = can & (bounds < limits[:, None]), lowest
+        reached, least = can, lowest
+        reached &= chains.computes_s(rows, np.array(stage), first, ends) < limits[:, None]
+        at, end = np.nonzero(reached)
+        held = some[at], np.array(stage), first[at, end], ends[end]
+        reached[at, end] = chains.bounds_s(*held, memory.beyond_s(*held)) < limits[at]
     return np.asarray(reached.any(axis=1))
 
 

@@ -8,7 +8,7 @@ from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.errors.asked import FARTHER, Asked
 from meshplan.hardware_profiles.errors.intervals import Interval
 from meshplan.hardware_profiles.learned import Learned
-from meshplan.hardware_profiles.load import first_fault
+from meshplan.hardware_profiles.profile_file import first_fault
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.hardware_profiles.tunings import Tuning
 from meshplan.planner.case.config_files import text_of

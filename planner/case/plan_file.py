@@ -17,8 +17,8 @@ from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.frozen import Frozen
 from meshplan.hardware_profiles.learned import Learned
-from meshplan.hardware_profiles.load import first_fault
 from meshplan.hardware_profiles.names import Name
+from meshplan.hardware_profiles.profile_file import first_fault
 from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.limits import MOST
 from meshplan.planner.case.plan_findings import BetterBatch, Choice, Sizes, SpareMemory

@@ -18,8 +18,9 @@ from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engines import UnknownEngine
-from meshplan.hardware_profiles.load import UnknownProfile, cluster_hash
+from meshplan.hardware_profiles.fingerprint import cluster_hash
 from meshplan.hardware_profiles.load_models import UnknownModel
+from meshplan.hardware_profiles.profile_file import UnknownProfile
 from meshplan.planner.case.config_files import Candidate, candidates, text_of
 from meshplan.planner.case.limits import MAX_STAGES
 from meshplan.planner.case.memory_limit import as_planned
@@ -253,7 +254,10 @@ def _check_reading(
     reading: Reading, unsaid: tuple[Unsaid, ...], path: Path, tools: Tools, given: Settings,
     limits: Limits,
 ) -> Finding:  # fmt: skip
-    case = _as_exported(reading, unsaid, given, settings_near(path))
+    try:
+        case = _as_exported(reading, unsaid, given, settings_near(path))
+    except InvalidLayout as error:  # which a default may have made, and a note says so
+        return replace(_refused(str(path), "illegal", error), notes=reading.notes)
     check_levels(case, reading)
     _check_stages(case, reading.line("pipeline_parallel", "virtual_stages"))
 

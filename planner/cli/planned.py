@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.units import counted
 from meshplan.hardware_profiles.dataclass import dataclass
-from meshplan.planner.answer.answer import case_at, solve
+from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.fewest_gpus import FewestGpus, NoFewer, fewest_gpus
 from meshplan.planner.answer.full_plan import Beside, full_plan
 from meshplan.planner.answer.question import Arguments, Asked, BadQuestion, ask
@@ -25,7 +24,6 @@ from meshplan.planner.answer.ties import ROBUST_CANDIDATES
 from meshplan.planner.case.limits import MOST
 from meshplan.planner.case.plan_file import Plan, write_plan
 from meshplan.planner.case.plan_findings import Sizes
-from meshplan.planner.case.reading import UnreadableConfig
 from meshplan.planner.cli.progress import SearchLine
 from meshplan.planner.report.output import console, print_json
 from meshplan.planner.search.progress import Fastest, Progress
@@ -36,7 +34,6 @@ from meshplan.planner.until import done_by
 
 if TYPE_CHECKING:
     from meshplan.planner.answer.compare import Comparison, Yours
-    from meshplan.planner.case.reading import Reading
 
 MOST_DIGITS = 18
 """Of a number that is read; `MOST` says how large it may be."""
@@ -98,6 +95,10 @@ def _refuse_lists(a: Arguments, gpus: str) -> None:
 def answer(arguments: Arguments, gpus: str, wanted: Wanted) -> None:
     """Print the answer and write the plan; where nothing fits say why, and exit with 3."""
     check_writable(wanted.out)
+    if wanted.dry_run:
+        from meshplan.executor.launch.probe import check_torch
+
+        check_torch()
     _refuse_lists(arguments, gpus)
     asked, sizes, yours = _asked(arguments, gpus, wanted)
     limit_s = wanted.time_limit
@@ -134,7 +135,11 @@ def _asked(
     arguments: Arguments, gpus: str, wanted: Wanted
 ) -> tuple[Asked, Sizes | None, "Yours | None"]:
     """The question, the sizes that were tried for it, and the config to compare with."""
-    beside = _read(wanted.compare)
+    beside = None
+    if wanted.compare:
+        from meshplan.planner.report.plan import read_beside
+
+        beside = read_beside(wanted.compare)
     taken = beside.engine if beside and not (arguments.engine or arguments.learned) else None
     if taken:
         arguments = replace(arguments, engine=taken)
@@ -144,7 +149,11 @@ def _asked(
         name = asked.question.engine.name
         note = f"assumed: engine {name}, that of {wanted.compare} (--engine chooses another)"
         asked = replace(asked, notes=(*asked.notes, note))
-    return asked, sizes, _yours(asked, beside, wanted.compare) if beside else None
+    if beside is None or wanted.compare is None:
+        return asked, sizes, None
+    from meshplan.planner.cli.comparing import yours_on
+
+    return asked, sizes, yours_on(asked, beside, wanted.compare)
 
 
 def _print_document(plan: Plan, wanted: Wanted, found: "Comparison | None") -> None:
@@ -170,20 +179,6 @@ def _print_beside(plan: Plan, wanted: Wanted, found: "Comparison | None") -> Non
         from meshplan.planner.report.comparison import print_comparison
 
         print_comparison(console(), str(wanted.compare), found)
-
-
-def _yours(asked: Asked, beside: "Reading | Plan", path: Path | None) -> "Yours":
-    """The config, or the plan file, on the question's cluster."""
-    from meshplan.planner.answer.compare import yours_of, yours_of_plan
-    from meshplan.planner.case.missing import MissingFacts
-    from meshplan.planner.check.check import case_of
-
-    try:
-        if isinstance(beside, Plan):
-            return yours_of_plan(asked.question, str(path), case_of(beside))
-        return yours_of(asked.question, asked.cluster_name, beside)
-    except (InvalidLayout, MissingFacts, UnreadableConfig) as error:
-        raise BadQuestion(f"--compare {path}: {error}") from None
 
 
 def _searched(
@@ -226,48 +221,19 @@ def _say_left_out(what: str, why: str = "interrupted") -> None:
     print(f"{why}: the plan is printed without {what}", file=sys.stderr)
 
 
-def _read(path: Path | None) -> "Reading | Plan | None":
-    """The config, or the plan file, to compare with."""
-    if path is None:
-        return None
-    from meshplan.planner.report.plan import read_beside
-
-    return read_beside(path)
-
-
 def _beside_plan(
     asked: Asked, plan: Plan, yours: "Yours | None", wanted: Wanted
 ) -> tuple["Comparison | None", NoLayoutFits | None]:
     """The comparison, or why there is none: no reason to keep the plan back."""
+    if yours is None:
+        return None, None
+    from meshplan.planner.cli.comparing import compared
+
+    price, limit_s = wanted.price_per_gpu_hour, wanted.time_limit
     try:
-        return compared(asked, plan, yours, wanted) if yours else None, None
+        return compared(asked, plan, yours, gpu_hour_price=price, time_limit_s=limit_s), None
     except NoLayoutFits as error:
         return None, error
-
-
-def compared(asked: Asked, answer: Plan, yours: "Yours", wanted: Wanted) -> "Comparison":
-    """The config beside the best layout of its own question: the plan, unless it asks another."""
-    from meshplan.planner.answer.compare import compare
-    from meshplan.planner.answer.own_question import same_question, why_not_the_plan
-
-    own, price = same_question(asked.question, yours.case), wanted.price_per_gpu_hour
-    if own is asked.question:
-        return compare(yours, case_at(own, answer.layout), gpu_hour_price=price)
-    said = why_not_the_plan(asked.question, yours.case)
-    try:
-        result = solve(own, 1, wanted.time_limit)
-    except SearchEnded as error:
-        raise SearchEnded(f"--compare {yours.path}: {error} ({said})") from None
-    except NoLayoutFits:
-        raise NoLayoutFits(
-            f"--compare {yours.path}: no layout fits for its question ({said})"
-        ) from None
-    best = result.solutions[0].layout
-    found = compare(yours, case_at(own, best), gpu_hour_price=price)
-    shorter = f" (not proved: a step up to {result.gap:.1%} shorter may exist)"
-    proved = "" if result.status == "OPTIMAL" else shorter
-    note = f"{said}; so ours is the best layout for its question{proved}, not the plan above"
-    return replace(found, notes=(note, *found.notes))
 
 
 def _count(text: str) -> int:

@@ -9,17 +9,15 @@ from typing import Any, TypedDict
 from rich.table import Table
 
 from meshplan.costmodels.units import GB, GIB, TB, TFLOPS, format_bytes, format_seconds
-from meshplan.hardware_profiles.load import (
-    UnknownProfile,
+from meshplan.hardware_profiles.built_in import (
     cluster_names,
     gpu_aliases,
     gpu_names,
-    is_path,
-    load_cluster,
     load_gpu,
     load_kernels,
-    unknown,
 )
+from meshplan.hardware_profiles.load import is_path, load_cluster
+from meshplan.hardware_profiles.profile_file import UnknownProfile, unknown
 from meshplan.hardware_profiles.schema import Cluster, Gpu, Kernels
 from meshplan.planner.profiles.compare import leaves
 

@@ -25,6 +25,7 @@ from meshplan.planner.search.rows.priced_space import Question, space_of
 from meshplan.planner.space.axis_rules import divisors
 from meshplan.planner.space.pins import NUMBER_AXES
 from meshplan.planner.space.stage_splits import lists_all
+from meshplan.planner.space.words import bounds_memory
 
 SHOWN_SAVINGS = 3
 NOUNS = {"optimizer": "optimizer states", "transient": "transient buffers"}
@@ -75,7 +76,8 @@ def _but(question: Question, unsettled: Sequence[int]) -> str:
     """The sizes of which it is not known whether they hold a step, and where the memory of none is
     known but as a bound.
     """
-    by_bound = ", by an upper bound of memory" * question.pins.offloads_activations
+    bounds = bounds_memory(question.engine.legality, question.pins)
+    by_bound = ", by an upper bound of memory" * bounds
     return by_bound + (f" (not settled: {', '.join(map(str, unsettled))})" if unsettled else "")
 
 

@@ -6,7 +6,8 @@ from dataclasses import asdict
 from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.costmodels.seconds.trees import ring_rate
 from meshplan.costmodels.units import GB
-from meshplan.hardware_profiles.load import compose_cluster, usual_cluster
+from meshplan.hardware_profiles.built_in import usual_cluster
+from meshplan.hardware_profiles.composed import compose_cluster
 from meshplan.hardware_profiles.network_schema import BusBandwidth, Link
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.case.resolve import cluster_named

@@ -117,7 +117,7 @@ def _that_may_fit(question: Question, sizes: Sequence[int]) -> list[int]:
     """The sizes of which a row may fit, ascending: as many together as have `ROWS_TOGETHER` rows,
     since each glance at a space has a cost of its own.
     """
-    q, found, first, together = counting_empty_stages(question), set[int](), 0, SIZES_TOGETHER
+    q, found, first, together = _rounded_down(question), set[int](), 0, SIZES_TOGETHER
     while first < len(sizes):
         some = sizes[first : first + together]
         space, rows = space_of_sizes(q, some)
@@ -139,7 +139,7 @@ def held_bytes(question: Question, layout: Layout) -> tuple[float, tuple[float, 
 
 def checked_fit(question: Question, gpus: int) -> Checked:
     """Whether `gpus` hold a step of `question`."""
-    q = counting_empty_stages(replace(question, gpus=gpus))
+    q = _rounded_down(replace(question, gpus=gpus))
     space = space_of(q)
     if not len(space.layouts):
         return Checked(None, settled=True)
@@ -157,6 +157,11 @@ def checked_fit(question: Question, gpus: int) -> Checked:
         if not ranks.layouts:
             return Checked(None, settled=False)
     return Checked(None, settled)
+
+
+def _rounded_down(question: Question) -> Question:
+    """The same by what each stage holds, which leaves nothing out that fits."""
+    return replace(counting_empty_stages(question), rounds_up=False)
 
 
 def may_fit(question: Question, space: Space) -> Bools:
@@ -193,7 +198,8 @@ class _Ranks:
     """
 
     def __init__(self, question: Question, space: Space, prices: Coefficients) -> None:
-        self.setting, self.space, self.prices = question.setting, space, prices
+        self.question, self.setting = question, question.setting
+        self.space, self.prices = space, prices
         self.layouts, self.cuts, self.off_list = MOST_LAYOUTS, MOST_CUTS, MOST_OFF_LIST
         every = np.arange(len(space.layouts))
         self.least: Priced = prices
@@ -204,21 +210,28 @@ class _Ranks:
 
     def layout(self, row: int) -> tuple[Layout | None, bool]:
         """One that fits, and whether all were looked at where there is none."""
-        offloads = self.space.layouts.activation_offload[row] > 0  # what waits is not counted
-        every = not offloads
-        for variant in self.space.variants(row) if not offloads else ():
+        waits, every = self.space.layouts.activation_offload[row] > 0, True
+        for variant in self.space.variants(row):
             if not self.layouts:
                 return None, False
+            if waits and variant.virtual_stages > 1:  # on the host: not known of several chunks
+                every = False
+                continue
             found, all_cuts = self._plan(row, variant)
             if found is None and not self._lists_all(row, variant):
                 found, all_cuts = self._off_list(row, variant)
             if found is not None:
                 plan = StagePlan(found, 0, ())
                 layout = layout_of_row(self.space.layouts, row, variant, plan)
-                if host_takes(self.setting, layout):
+                if self._takes(layout):
                     return layout, True
-            every &= all_cuts and found is None  # another cut may send less to the host
+            every &= all_cuts and found is None  # another cut may need less
         return None, every
+
+    def _takes(self, layout: Layout) -> bool:
+        """Whether it fits by its exact bytes, on the GPUs and on their hosts."""
+        needed, _ = held_bytes(self.question, layout)
+        return needed <= self.question.cluster.fillable_bytes and host_takes(self.setting, layout)
 
     def _lists_all(self, row: int, variant: Variant) -> bool:
         pp, chunks = int(self.space.layouts.pipeline_parallel[row]), variant.virtual_stages

@@ -132,12 +132,12 @@ def fewest(
 
 def _fewest_by_price(question: Question, left: list[int], price: Pricer) -> Fewest:
     """The first of the sizes that are `left` of which something fits by its priced memory, and
-    those before it whose hosts may take another cut of what was found.
+    those before it of which something may fit though it was not found (`LeastMemory.open`).
     """
     together, open_ = 1, set[int]()
     while left:
         memories = [LeastMemory(q, price, left[:together]) for q in _smallest_batches(question)]
-        found = [fit for memory in memories if (fit := memory.fit(memory.capacity_kib))]
+        found = [fit for memory in memories if (fit := memory.fit())]
         open_ |= {gpus for memory in memories for gpus in memory.open}
         if found:
             return Fewest(min(found, key=lambda fit: fit.gpus), tuple(sorted(open_)))

@@ -1,6 +1,11 @@
-"""The rows of a question that hold least, and whether a layout of them fits under some capacity."""
+"""The rows of a question that hold least, and whether a layout of them fits under some capacity.
 
-from collections.abc import Sequence
+Memory is summed in whole KiB, each part rounded down, so that nothing that fits is left out. What
+is found is held against its exact bytes, those of `check`.
+"""
+
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,8 +15,10 @@ from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.bounds.inner import row_bounds, row_fits
 from meshplan.planner.bounds.split_memory import least_kib
 from meshplan.planner.case.host_memory import host_takes
-from meshplan.planner.problem.coefficients import Coefficients, reserved_bytes
+from meshplan.planner.problem.coefficients import KIB, Coefficients, reserved_bytes
 from meshplan.planner.problem.stage_problem import StageProblem, stage_problem
+from meshplan.planner.search.both_roundings import rounding_bytes
+from meshplan.planner.search.checked_fit import held_bytes
 from meshplan.planner.search.row_layout import layout_of_row
 from meshplan.planner.search.rows.priced_space import (
     Pricer,
@@ -22,7 +29,7 @@ from meshplan.planner.search.rows.priced_space import (
     space_of,
     space_of_sizes,
 )
-from meshplan.planner.space.legal_layouts import Space
+from meshplan.planner.space.legal_layouts import Space, Variant
 from meshplan.planner.space.legal_schedules import legal_schedules
 from meshplan.planner.stages.first_plan import first_plan
 
@@ -52,18 +59,25 @@ class NearestMiss:
     capacity_bytes: float
 
 
+Planned = Callable[[StageProblem, int, Variant], Fit | None]
+"""A plan of a problem, of this row and variant."""
+
+
 class LeastMemory:
     """The rows of a question that hold least, and whether they fit under a capacity.
 
     looked_at  how many rows there were. Where some sizes are asked by the closed form, it is before
                kinds of exchanges are opened, and rows that surely do not fit in the question's own
                capacity are left out before seconds are priced
-    open       GPUs on which a row fits but for its fullest rank's host: another cut may send less
+    open       GPUs on which a row fits but for its fullest rank's host, where another cut may send
+               less, or fits by its rounded bytes alone
     """
 
     def __init__(
         self, question: Question, price: Pricer, gpus: Sequence[int] | None = None
     ) -> None:
+        if price is closed_form:
+            question = replace(question, rounds_up=False)
         if gpus is not None and price is closed_form:
             space, self.looked_at = space_of_sizes(question, gpus)
             space = space.take(rows_that_may_hold(question, space))
@@ -71,6 +85,7 @@ class LeastMemory:
             space = space_of(question, gpus)
             self.looked_at = len(space.layouts)
         self.setting, self.open = question.setting, set[int]()
+        self.question, self._exact = question, price is closed_form
         self.space: Space = _plain_where_it_can_be(space)
         self.coefficients: Coefficients | None = None
         self.capacity_kib = 0
@@ -79,8 +94,17 @@ class LeastMemory:
             self.coefficients = price_space(question, self.space, price)
             self.capacity_kib = self.coefficients.cap_kib
 
-    def fit(self, capacity_kib: int) -> Fit | None:
-        """A layout that fits when every GPU has `capacity_kib`, of the fewest GPUs."""
+    def fit(self) -> Fit | None:
+        """A layout of the fewest GPUs that fits, by its exact bytes."""
+        return self._first(self.capacity_kib, self._that_fits if self._exact else self._planned)
+
+    def within(self, capacity_kib: int) -> Fit | None:
+        """A layout that fits, as its bytes are priced, when every GPU has `capacity_kib`; of the
+        fewest GPUs.
+        """
+        return self._first(capacity_kib, self._planned)
+
+    def _first(self, capacity_kib: int, planned: Planned) -> Fit | None:
         if self.coefficients is None:
             return None
         coefficients = replace(self.coefficients, cap_kib=capacity_kib)
@@ -89,11 +113,11 @@ class LeastMemory:
         for row in rows[np.lexsort((bounds, self.space.layouts.world_size[rows]))].tolist():
             if capacity_kib <= self._too_small.get(row, -1):
                 continue
-            if found := self._fit_row(coefficients, row):
+            if found := self._fit_row(coefficients, row, planned):
                 return found
         return None
 
-    def _fit_row(self, coefficients: Coefficients, row: int) -> Fit | None:
+    def _fit_row(self, coefficients: Coefficients, row: int, planned: Planned) -> Fit | None:
         """A layout of the row; where none is, up to which capacity it is not asked again."""
         variants, too_small = self.space.variants(row), list[int]()
         plain = [variant for variant in variants if variant.virtual_stages == 1]
@@ -101,29 +125,77 @@ class LeastMemory:
             problem = stage_problem(self.space, coefficients, row, variant)
             needed_kib = _least_needed(problem)
             too_small.append(max(coefficients.cap_kib, needed_kib - 1))
-            plan = first_plan(problem)[1] if needed_kib <= coefficients.cap_kib else None
-            if plan is not None:
-                layout = layout_of_row(self.space.layouts, row, variant, plan)
-                gpus, peaks = layout.world_size, tuple(map(reserved_bytes, plan.peak_kib))
-                if host_takes(self.setting, layout):
-                    return Fit(gpus, layout, peaks)
-                self.open.add(gpus)
+            found = planned(problem, row, variant) if needed_kib <= coefficients.cap_kib else None
+            if found is not None:
+                if host_takes(self.setting, found.layout):
+                    return found
+                self.open.add(found.gpus)
         self._too_small[row] = min(too_small, default=coefficients.cap_kib)
         return None
 
+    def _planned(self, problem: StageProblem, row: int, variant: Variant) -> Fit | None:
+        """A plan of a problem, as its bytes are priced."""
+        plan = first_plan(problem)[1]
+        if plan is None:
+            return None
+        layout = layout_of_row(self.space.layouts, row, variant, plan)
+        return Fit(layout.world_size, layout, tuple(map(reserved_bytes, plan.peak_kib)))
+
+    def _that_fits(self, problem: StageProblem, row: int, variant: Variant) -> Fit | None:
+        """A plan that fits by its exact bytes: that for the whole memory, else one for less, by
+        bisection down to where whatever is found fits.
+        """
+
+        def of(capacity_kib: int) -> Fit | None:
+            less = replace(problem, prices=replace(problem.prices, cap_kib=capacity_kib))
+            return self._planned(less, row, variant)
+
+        found, high = of(problem.cap_kib), problem.cap_kib
+        if found is None or self._fits(found.layout):
+            return found
+        gpus, low = found.gpus, high - math.ceil(rounding_bytes(self.question, found.layout) / KIB)
+        middle = low
+        while low < high:
+            found = of(middle)
+            if found is not None and self._fits(found.layout):
+                return found
+            low, high = (middle + 1, high) if found is None else (low, middle)
+            middle = (low + high) // 2
+        self.open.add(gpus)
+        return None
+
+    def _at_the_edge(self) -> NearestMiss | None:
+        """What fits by its rounded bytes alone."""
+        found = self.within(self.capacity_kib) if self._exact else None
+        lacking = self._lacking_bytes(found.layout) if found else 0.0
+        if found is None or lacking <= 0:
+            return None
+        return NearestMiss(found.layout, lacking, reserved_bytes(self.capacity_kib))
+
+    def _fits(self, layout: Layout) -> bool:
+        return self._lacking_bytes(layout) <= 0
+
+    def _lacking_bytes(self, layout: Layout) -> float:
+        """What the fullest rank lacks by its exact bytes, negative where it fits."""
+        return held_bytes(self.question, layout)[0] - self.question.cluster.fillable_bytes
+
     def nearest_miss(self) -> NearestMiss | None:
-        """The least capacity at which something fits, by bisection; None if nothing is legal."""
+        """What fits in the least capacity at which something does, by bisection; None if nothing is
+        legal.
+        """
         if self.coefficients is None:
             return None
         low, high, found = self.capacity_kib, 2 * self.capacity_kib, None
+        if edge := self._at_the_edge():
+            return edge
         while found is None and high <= MOST_TIMES_CAPACITY * self.capacity_kib:
-            found = self.fit(high)
+            found = self.within(high)
             low, high = (low, high) if found else (high, 2 * high)
         if found is None:
             return None
         while high > low * MISS_PRECISION:
             middle = (low + high) // 2
-            if better := self.fit(middle):
+            if better := self.within(middle):
                 high, found = middle, better
             else:
                 low = middle

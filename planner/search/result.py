@@ -12,7 +12,7 @@ from meshplan.planner.search.found import Kind, Timed
 from meshplan.planner.search.row_layout import layout_of_row
 from meshplan.planner.search.rows.priced_space import Question
 from meshplan.planner.space.legal_layouts import Space
-from meshplan.planner.space.words import Cuts
+from meshplan.planner.space.words import Cuts, bounds_memory
 
 
 class NoLayoutFits(Exception):
@@ -114,7 +114,7 @@ def nothing_fits(
     `deadline` left open may fit.
     """
     settled = math.isinf(open_s) and run.settles_all and not run.space.ended
-    settled &= not question.pins.offloads_activations  # their memory is a bound
+    settled &= not bounds_memory(question.engine.legality, question.pins)
     if not settled and deadline is not None and time.perf_counter() >= deadline:
         return SearchEnded()
     return none_fits(question, proved=settled)

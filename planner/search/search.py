@@ -17,7 +17,11 @@ from meshplan.planner.free_pages import give_back_freed
 from meshplan.planner.search.best_simulated import best_simulated
 from meshplan.planner.search.closed_form.first_plans import FirstPlans
 from meshplan.planner.search.closed_form.likely_seeds import seed_likely
-from meshplan.planner.search.held_memory.less_than_priced import counting_empty_stages, rows_beyond
+from meshplan.planner.search.held_memory.less_than_priced import (
+    counting_empty_stages,
+    leaves_rows_out,
+    rows_beyond,
+)
 from meshplan.planner.search.progress import Progress
 from meshplan.planner.search.result import (
     NoLayoutFits,
@@ -84,7 +88,8 @@ def _plan_first(run: FirstPlans, question: Question, deadline: float | None) -> 
         raise SearchEnded()
     if not run.best:
         settled = plan_unlisted(run, question.setting, deadline)
-        run.settles_all = settled and not run.open
+        known = settled and not run.open
+        run.settles_all = known and not leaves_rows_out(run.space, question.setting)
     if not run.best and not len(rows_beyond(run.space, question.setting)):
         raise nothing_fits(question, run, deadline=deadline)
     return finished

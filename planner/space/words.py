@@ -44,7 +44,9 @@ BESIDE_LISTED = (
 )
 """Added where they may be faster than a runner-up."""
 BOUNDED = "with activations on the host, a layout fits if an upper bound of its memory does"
-"""Each rank is asked for two layers on their way to the host, as large as one that keeps all."""
+"""Ranks of several stages are asked for two layers on their way to the host, as large as one that
+keeps all; and a node's memory is asked to take what the fastest mix that fits its GPUs sends.
+"""
 OTHER_DEGREES = "left out: degrees with a pipeline where an upper bound of memory fits nowhere"
 UNLISTED = "left out: degrees that were not listed when the time limit ended the list"
 COUNTED = "a layout fits if all that a rank holds at any moment of the step does"
@@ -84,7 +86,7 @@ def space_words(
     if engine.kernels.counts_passes:
         piped = f"; {OTHER_DEGREES}" * (not all_degrees)
         lines.append(f"memory: {COUNTED}{piped}")
-    if pins.offloads_activations:
+    if bounds_memory(legality, pins):
         lines.append(f"memory: {BOUNDED}")
     if model.mtp_layers:
         lines.append(_modules_words(model, legality, pins))
@@ -97,6 +99,13 @@ def space_words(
     if closed := list(_only_pinned(setting, gpus, pins)):
         lines.append(f"searched only if pinned: {'; '.join(closed)}")
     return tuple(lines)
+
+
+def bounds_memory(legality: Legality, pins: Pins) -> bool:
+    """Whether activations may be on the host beside recomputation or several chunks per pipeline
+    rank, of which a bound of memory decides what fits.
+    """
+    return pins.offloads_activations and legality.activation_offload == "any"
 
 
 def _open(pins: Pins, axis: str, gpus: int) -> bool:

@@ -21,8 +21,8 @@ from pydantic import model_validator
 
 import meshplan
 from meshplan.hardware_profiles.dataclass import dataclass
+from meshplan.hardware_profiles.fingerprint import cluster_hash
 from meshplan.hardware_profiles.frozen import Frozen
-from meshplan.hardware_profiles.load import cluster_hash
 from meshplan.planner.answer.answer import plan_of, solve
 from meshplan.planner.answer.question import Arguments, Asked, BadQuestion, ask
 from meshplan.planner.answer.sizes import TOP

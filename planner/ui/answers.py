@@ -11,8 +11,8 @@ from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.units import format_count
+from meshplan.hardware_profiles.built_in import cluster_names
 from meshplan.hardware_profiles.engines import engine_names
-from meshplan.hardware_profiles.load import cluster_names
 from meshplan.hardware_profiles.load_models import UnknownModel, finite_config, model_names
 from meshplan.planner.answer.answer import plan_of, solve
 from meshplan.planner.answer.compare import Quantity, compare, yours_of

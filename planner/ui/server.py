@@ -27,7 +27,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from meshplan.hardware_profiles.load import first_fault
+from meshplan.hardware_profiles.profile_file import first_fault
 from meshplan.planner.case.limits import MAX_BYTES
 from meshplan.planner.case.settings import one_line
 from meshplan.planner.search.progress import Progress

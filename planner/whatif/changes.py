@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 
 from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.built_in import load_gpu, load_kernels
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engines import load_engine
-from meshplan.hardware_profiles.load import cluster_hash, load_cluster, load_gpu, load_kernels
+from meshplan.hardware_profiles.fingerprint import cluster_hash
+from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.answer.question import Asked, BadQuestion
 from meshplan.planner.answer.stated_cluster import check_gpus

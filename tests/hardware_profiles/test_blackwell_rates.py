@@ -2,7 +2,7 @@
 
 import pytest
 
-from meshplan.hardware_profiles.load import gpu_names, load_gpu, load_kernels
+from meshplan.hardware_profiles.built_in import gpu_names, load_gpu, load_kernels
 from meshplan.hardware_profiles.schema import Dtype
 
 TOKENS = (2048, 4096, 8192, 16384, 32768)

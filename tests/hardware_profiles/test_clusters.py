@@ -8,16 +8,13 @@ import pytest
 from close import close
 
 from meshplan import hardware_profiles
+from meshplan.hardware_profiles.built_in import cluster_names, gpu_names, usual_cluster
+from meshplan.hardware_profiles.composed import compose_cluster
 from meshplan.hardware_profiles.curves import curve_seconds, fit_curves
-from meshplan.hardware_profiles.load import (
-    UnknownProfile,
-    cluster_hash,
-    cluster_names,
-    compose_cluster,
-    load_cluster,
-    usual_cluster,
-)
+from meshplan.hardware_profiles.fingerprint import cluster_hash
+from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.network_schema import CurveFit, CurvePoint
+from meshplan.hardware_profiles.profile_file import UnknownProfile
 from meshplan.hardware_profiles.toml_io import read_toml
 
 PUBLISHED = Path(hardware_profiles.__file__).parent / "published"
@@ -41,6 +38,14 @@ def test_a_ring_without_peer_to_peer_copies_passes_the_hosts_memory(name: str) -
     cluster = load_cluster(name)
     passed = 2 * cluster.gpus_per_node * cluster.node.bus_bandwidth.all_reduce
     assert passed <= cluster.host_memory_bytes_per_s
+
+
+def test_each_gpu_has_a_usual_cluster() -> None:
+    """Of the CPU it is this machine."""
+    usual = {name: usual_cluster(name) for name in gpu_names()}
+    assert all(cluster.gpu.name == name for name, cluster in usual.items() if name != "cpu")
+    assert usual["cpu"].gpu.vendor == "cpu"
+    assert usual["cpu"].host_memory_bytes == load_cluster("local-cpu").host_memory_bytes
 
 
 def test_rtx_5090_are_met_in_a_node_of_their_own() -> None:

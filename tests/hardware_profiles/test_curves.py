@@ -10,8 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from meshplan import hardware_profiles
+from meshplan.hardware_profiles.built_in import load_kernels
 from meshplan.hardware_profiles.curves import curve_seconds, fit_curve, fit_curves
-from meshplan.hardware_profiles.load import load_cluster, load_kernels
+from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.network_schema import CollectiveKind, CurveFit, CurvePoint
 from meshplan.hardware_profiles.schema import MatmulPoint
 from meshplan.hardware_profiles.surface import attention_surface, matmul_surface

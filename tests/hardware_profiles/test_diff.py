@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from meshplan.hardware_profiles.load import cluster_names, gpu_names, load_cluster, save_cluster
+from meshplan.hardware_profiles.built_in import cluster_names, gpu_names
+from meshplan.hardware_profiles.load import load_cluster, save_cluster
 from meshplan.hardware_profiles.network_schema import CurvePoint
 from meshplan.hardware_profiles.schema import AttentionPoint, Cluster, MatmulPoint
 from meshplan.planner.cli.profiles import profiles_app

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from meshplan import hardware_profiles
-from meshplan.hardware_profiles.load import gpu_names, load_gpu, load_kernels
+from meshplan.hardware_profiles.built_in import gpu_names, load_gpu, load_kernels
 
 PUBLISHED = Path(hardware_profiles.__file__).parent / "published"
 GIB = 2**30

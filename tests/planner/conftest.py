@@ -24,6 +24,7 @@ from meshplan.planner.search.rows.priced_space import Pricer, Question
 ATTENTION = Attention(heads=8, kv_heads=4, head_dim=16, v_head_dim=16)
 DENSE = Layer(attention=ATTENTION, ffn=256)
 MOE = Layer(attention=ATTENTION, experts=Experts(experts=4, top_k=2, ffn=64))
+WIDE = Layer(attention=ATTENTION, ffn=512)
 
 
 def synthetic_pricer(seed: int, capacity_bytes: float, kinds: int) -> Pricer:
@@ -92,8 +93,10 @@ def small_question(
     gpus_per_node: int = 8,
     **legality: object,
 ) -> Question:
-    """A question about a model of tiny layers: kind 0 dense, kind 1 mixture of experts."""
-    kinds = (DENSE, MOE)[: max(pattern) + 1]
+    """A question about a model of tiny layers: kind 0 dense, 1 mixture of experts, 2 dense and
+    wider.
+    """
+    kinds = (DENSE, MOE, WIDE)[: max(pattern) + 1]
     engine = load_engine(named)
     # Made-up prices know one way to recompute selectively.
     one_set = {"recompute_modules": (), "recompute_policy": False}

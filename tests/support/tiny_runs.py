@@ -5,7 +5,8 @@ from meshplan.costmodels.training import Training
 from meshplan.executor.engine.watch.record import StepRecord
 from meshplan.executor.launch.preflight import pinned_torch
 from meshplan.executor.launch.probe import Found
-from meshplan.hardware_profiles.load import cluster_hash, load_cluster
+from meshplan.hardware_profiles.fingerprint import cluster_hash
+from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.case.plan_file import (
     Plan,
     PlanCluster,

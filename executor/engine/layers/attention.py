@@ -16,15 +16,9 @@ from torch.distributed import ProcessGroup
 
 from meshplan.costmodels.model.transformer import Attention
 from meshplan.executor.engine.parts import kernels
-from meshplan.executor.engine.parts.functions import (
-    ColumnLinear,
-    Differentiable,
-    Gather,
-    RmsNorm,
-    Rope,
-    RowLinear,
-)
+from meshplan.executor.engine.parts.functions import Differentiable, Gather, RmsNorm, Rope
 from meshplan.executor.engine.parts.groups import all_gather, reduce_scatter
+from meshplan.executor.engine.parts.projections import ColumnLinear, RowLinear
 from meshplan.executor.engine.parts.rank_context import Local, Norm
 from meshplan.executor.engine.parts.recurrent_kernels import gated_output, gated_output_backward
 from meshplan.executor.engine.parts.weights import Weight

@@ -15,16 +15,14 @@ from torch import Tensor
 
 from meshplan.costmodels.model.numerics import Router
 from meshplan.costmodels.model.transformer import Experts
-from meshplan.executor.engine.parts.functions import (
-    AllToAll,
+from meshplan.executor.engine.parts.functions import AllToAll, Combine, SwiGlu
+from meshplan.executor.engine.parts.groups import exchange_counts
+from meshplan.executor.engine.parts.projections import (
     ColumnLinear,
-    Combine,
     GroupedLinear,
     Projection,
     RowLinear,
-    SwiGlu,
 )
-from meshplan.executor.engine.parts.groups import exchange_counts
 from meshplan.executor.engine.parts.rank_context import Local
 from meshplan.executor.engine.parts.weights import Source, Weight
 

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from meshplan.executor.engine.layers.block import Block
 from meshplan.executor.engine.layers.embedding_head import HeadLoss
-from meshplan.executor.engine.parts.functions import ColumnLinear, Embedding
+from meshplan.executor.engine.parts.functions import Embedding
+from meshplan.executor.engine.parts.projections import ColumnLinear
 from meshplan.executor.engine.parts.rank_context import Local, Norm
 from meshplan.executor.engine.parts.weights import Unit
 

@@ -10,12 +10,8 @@ from torch import Tensor
 
 from meshplan.costmodels.model.recurrent import Recurrent
 from meshplan.executor.engine.parts import recurrent_kernels as kernels
-from meshplan.executor.engine.parts.functions import (
-    ColumnLinear,
-    Differentiable,
-    RowLinear,
-    values_of,
-)
+from meshplan.executor.engine.parts.functions import Differentiable, values_of
+from meshplan.executor.engine.parts.projections import ColumnLinear, RowLinear
 from meshplan.executor.engine.parts.rank_context import Local
 from meshplan.executor.engine.parts.weights import Weight
 

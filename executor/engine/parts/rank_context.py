@@ -10,10 +10,11 @@ from torch.distributed import ProcessGroup
 from meshplan.costmodels.layout import Layout, RecomputeModule
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.training import Training
-from meshplan.executor.engine.parts.functions import LayerNorm, Projection, RmsNorm
+from meshplan.executor.engine.parts.functions import LayerNorm, RmsNorm
 from meshplan.executor.engine.parts.groups import Groups
 from meshplan.executor.engine.parts.hooks import Recompute
 from meshplan.executor.engine.parts.kernels import EPS
+from meshplan.executor.engine.parts.projections import Projection
 from meshplan.executor.engine.parts.weights import Ledger, Sharding, Source, Unit, Weight
 
 ROPE_BASE = 10000.0  # where the model's file states none

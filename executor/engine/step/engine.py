@@ -112,8 +112,6 @@ class Engine:
         if name not in self.tables:
             model = self.job.model
             weight = self.local.matrix(name, model.vocab, model.hidden, 0)
-            if weight.replicated:
-                weight.replicated = False
             self.tables[name] = self.local.unit(name, [weight])
         return self.tables[name]
 

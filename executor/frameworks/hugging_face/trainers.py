@@ -102,9 +102,23 @@ _IN_PIECES = (
 loss (of transformers, TRL and LLaMA-Factory a switch, axolotl's own a second one), Apple's cut
 cross entropy, and axolotl's chunks.
 """
+_OWN_LOSS = ("use_dft_loss", "use_eaft_loss", "enable_dft_loss", "enable_channel_loss")
+"""Losses of a trainer's own, made of the logits: LLaMA-Factory's (hiyouga/LLaMA-Factory@ff6d4d12
+src/llamafactory/train/sft/trainer.py, compute_loss_func) and ms-swift's
+(modelscope/ms-swift@3602360a swift/trainers/seq2seq_trainer.py, compute_loss). The labels are kept
+for them, and without labels Liger's forward makes all logits.
+"""
 _CUT = "axolotl.integrations.cut_cross_entropy."
 """The plugin is on where it is named (axolotl-ai-cloud/axolotl@067b021c, its args.py)."""
 _AT_ONCE = "transformers' own loss has all logits at once, Liger's has them in pieces"
+_OLDER_TRL = ("torch_dtype", "max_seq_length")
+"""Names that TRL took until 0.26 and 0.19 (huggingface/trl bfd25d1d, e102ac8d); its loss is in
+chunks by default since 1.7 (b58947c7).
+"""
+_CHUNKS = (
+    "loss_type is not stated: chunked_nll, TRL's default since 1.7; `loss_type: nll` has all "
+    "logits at once, as before"
+)
 _WITH_PIECES = {FSDP_ENGINE: "accelerate-chunked-loss", DEEPSPEED_ENGINE: "deepspeed-chunked-loss"}
 
 
@@ -184,8 +198,10 @@ def _sharding(trainer: Trainer, values: Values, near: Nearby, launcher: str) -> 
 def _engine_of(trainer: Trainer, values: Values, sharding: Sharding, notes: list[str]) -> str:
     """The engine that prices it, by where the loss is made; notes one that has all logits."""
     if _loss_in_pieces(trainer, values):
+        notes += [_CHUNKS] if _in_chunks_unsaid(trainer, values) else []
         return _WITH_PIECES[sharding.engine]
-    notes.append(_AT_ONCE)
+    older = [name for name in _OLDER_TRL if trainer.name == "trl" and name in values.found]
+    notes.append(f"{older[0]} is a name of a TRL without chunks: {_AT_ONCE}" if older else _AT_ONCE)
     return sharding.engine
 
 
@@ -222,13 +238,22 @@ def _loss_in_pieces(trainer: Trainer, values: Values) -> bool:
     huggingface/trl@f2cd5771 trl/trainer/sft_config.py), or a switch.
     """
     switched = [values.on(name) for name in _IN_PIECES]  # each counts as read
+    if any([values.on(name) for name in _OWN_LOSS]):
+        return False
     plugins = values.get("plugins")
     named = plugins.value if plugins and isinstance(plugins.value, list) else []
     cut = any(str(name).startswith(_CUT) for name in named)
     off = values.get("cut_cross_entropy")
     loss = values.get("loss_type") if trainer.name == "trl" else None
-    chunks = trainer.name == "trl" and (loss is None or loss.value == "chunked_nll")
-    return chunks or any(switched) or (cut and off is None)
+    chunks = _in_chunks_unsaid(trainer, values) or (loss and loss.value == "chunked_nll")
+    return bool(chunks) or any(switched) or (cut and off is None)
+
+
+def _in_chunks_unsaid(trainer: Trainer, values: Values) -> bool:
+    """Whether TRL's default decides: no other loss is stated, and no name of an older TRL."""
+    stated = {"loss_type", "use_liger_kernel", "use_liger", *_OLDER_TRL} & values.found.keys()
+    off = all(values.found[name].value in (None, False) for name in stated)
+    return trainer.name == "trl" and (not stated or off)
 
 
 def _optimizer(values: Values, facts: dict[str, Fact], name: str, notes: list[str]) -> list[Fact]:

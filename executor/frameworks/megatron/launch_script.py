@@ -24,7 +24,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.values import put, shown
 from meshplan.executor.frameworks.keys.lists import MEGATRON, judged
 from meshplan.executor.frameworks.megatron.attention_scores import (
@@ -35,6 +34,12 @@ from meshplan.executor.frameworks.megatron.attention_scores import (
 )
 from meshplan.executor.frameworks.megatron.deepspeed_config import deepspeed_facts
 from meshplan.executor.frameworks.megatron.exchanges import exposed
+from meshplan.executor.frameworks.megatron.functional_tests import (
+    check_test,
+    gpus_of_test,
+    is_test_case,
+    runs_of_test,
+)
 from meshplan.executor.frameworks.megatron.hybrid import has_pattern
 from meshplan.executor.frameworks.megatron.model_config import (
     model_config_of,
@@ -44,6 +49,7 @@ from meshplan.executor.frameworks.megatron.model_config import (
     ungrouped,
 )
 from meshplan.executor.frameworks.megatron.options import check_options
+from meshplan.executor.frameworks.megatron.pipeline_layout import groups_unread
 from meshplan.executor.frameworks.megatron.settings import (
     COUNTS,
     OLDER,
@@ -91,8 +97,6 @@ _OTHER_PROGRAMS = re.compile(
 )
 _TASKS = re.compile(r"(?:^|/)(?:tasks|tools)/(?:\w+/)*main\.py$")
 """Megatron-LM's evaluations and fine-tuning tasks; a `main.py` elsewhere may train anything."""
-_TEST_CASE = re.compile(r"^MODEL_ARGS(_[0-9]+)?:\s*$", re.M)
-_RUN = re.compile(r"MODEL_ARGS(_[0-9]+)?")
 _DEGREES = frozenset(
     ("tensor_model_parallel_size", "pipeline_model_parallel_size", "model_parallel_size")
 )
@@ -115,9 +119,11 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
     `start`: the environment and the arguments that the script is started with. Raises
     `UnreadableConfig` and `IllegalConfig`.
     """
-    if _TEST_CASE.search(text):
-        _check_test(path, text)
-        return _joined(_test_cases(text), path, text, (_ASSUMED,))
+    if is_test_case(text):
+        check_test(path, text, _OTHER_PROGRAMS)
+        gpus, notes = gpus_of_test(path)
+        cases = [_Command("", {}, flags, of_job=gpus) for flags in runs_of_test(text)]
+        return _joined(cases, path, text, notes)
     marks = [mark for mark in _CLAIMED if mark in text]
     environment = start.environment if start else {}
     of_job = None
@@ -139,25 +145,6 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
     ]  # fmt: skip
     reading = _joined(cases, path, text, notes)
     return reading if is_launched(script, _is_mark) else _unlaunched(reading, commands[0])
-
-
-_HYBRID = re.compile(r"^\s*--hybrid-(?:override|layer)-pattern:", re.M)
-_TEST = re.compile(r"test_cases/([\w-]+)/")
-"""Where Megatron-LM keeps a model's test cases (tests/functional_tests/README.md)."""
-_MODE = re.compile(r"^MODE:[ \t]*[\"']?(inference|rl)\b", re.M)
-_MODES = {"inference": "it trains nothing", "rl": "it trains and generates in turn"}
-_ASSUMED = "the program is in the test's recipe, and taken to train a GPT: assumed"
-
-
-def _check_test(path: str, text: str) -> None:
-    """Refuse a test case that does not train, by its MODE, or of another model than a GPT, which
-    only its folder names.
-    """
-    if mode := _MODE.search(text):
-        raise NothingToRead(f"a test case of MODE {mode[1]}: {_MODES[mode[1]]}")
-    model = _TEST.search(path)
-    if model and not _HYBRID.search(text) and (other := _OTHER_PROGRAMS.search(model[1])):
-        raise NothingToRead(f"a test case of {shown(model[1])} ({other[0]}): not modelled")
 
 
 _SAID_BY = {
@@ -187,27 +174,6 @@ def _joined(cases: list["_Command"], path: str, text: str, notes: tuple[str, ...
     judged_cases, more = first_of(cases)
     first, *others = (_reading(case, path, text, (*notes, *more)) for case in judged_cases)
     return replace(first, others=tuple(others))
-
-
-def _test_cases(text: str) -> list["_Command"]:
-    """Megatron's own test cases: YAML mappings of flags to values, each of them a run."""
-    runs: dict[str, dict[str, Fact]] = {}
-    for name, fact in read_yaml(text).items():
-        section, _, flag = name.partition(".")
-        if _RUN.fullmatch(section) and flag.startswith("--") and fact.value is not False:
-            name = flag[2:].replace("-", "_")
-            value = fact.value if isinstance(fact.value, list | bool) else _unescaped(fact.value)
-            if name == "recompute_modules" and isinstance(value, str):
-                value = value.strip("[]").replace(",", " ").split()
-            runs.setdefault(section, {})[name] = Fact(value, fact.line)
-    return [_Command("", {}, flags) for flags in runs.values()] or [_Command("", {}, {})]
-
-
-def _unescaped(value: object) -> str:
-    """A value without the backslashes that the shell takes away which runs the test cases, before
-    the signs of a layout (tests/functional_tests/shell_test_utils/_run_training.sh).
-    """
-    return re.sub(r"\\+([|()])", r"\1", str(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +242,7 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
     put(facts, gpus=gpus_of(FlagArguments(command.launcher), text, command.of_job))
     in_file, more_notes = deepspeed_facts(values, facts, command.files)
     unread = [*command.printed, *in_file, *optimizer_unread(values, "--optimizer")]
+    unread += groups_unread(values, facts)
     _add_default_batch(command, facts)
     if by_deepspeed and facts["precision"].value == "bf16":
         notes = (*notes, _SUMS)

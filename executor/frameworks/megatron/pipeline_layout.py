@@ -1,11 +1,12 @@
 """Which layers each stage of the pipeline holds, in Megatron's names: the layout string, or counts.
 
 Sources: NVIDIA/Megatron-LM@d98e8a64 `megatron/core/transformer/transformer_config.py` (pipeline
-layout, layers of the first and the last stage),
+layout, layers of the first and the last stage; `microbatch_group_size_per_vp_stage`),
 `megatron/core/transformer/pipeline_parallel_layer_layout.py` (the layout string).
 """
 
 import re
+from collections.abc import Mapping
 
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.model.transformer import Model
@@ -162,3 +163,22 @@ def _unrolled(layout: Fact) -> str:
             layout.line,
         )
     return text
+
+
+_GROUPS = (
+    "microbatch_group_size_per_virtual_pipeline_stage", "microbatch_group_size_per_vp_stage",
+)  # fmt: skip
+
+
+def groups_unread(values: Values, facts: Mapping[str, Fact]) -> list[Fact]:
+    """How many micro-batches a chunk computes before the next one begins, where that is not the
+    default, one for each stage: a warm-up keeps as many for each chunk but one, and any number of
+    them may be left over that is 0 or at least the stages
+    (`megatron/core/pipeline_parallel/schedules.py`, forward_backward_pipelining_with_interleaving).
+    """
+    stated = values.count(*_GROUPS)
+    plain = facts.get("schedule", Fact("", 1)).value == "1f1b"  # without chunks it says nothing
+    if stated is None or plain or stated.value == facts.get("pipeline_parallel", Fact(1, 1)).value:
+        return []
+    why = "other groups than of one micro-batch for each stage are not modelled"
+    return [Fact(f"{_GROUPS[1]} {stated.value} ({why})", stated.line)]

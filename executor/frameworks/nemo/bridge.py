@@ -38,6 +38,7 @@ from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.keys.lists import NEMO, judged
 from meshplan.executor.frameworks.megatron.exchanges import exposed
 from meshplan.executor.frameworks.megatron.model_config import model_config_of, model_unread
+from meshplan.executor.frameworks.megatron.pipeline_layout import groups_unread
 from meshplan.executor.frameworks.megatron.settings import (
     COUNTS,
     layout_facts,
@@ -166,7 +167,7 @@ def _reading(run: Run, path: str) -> Reading:
     lora, of_adapters = (None, []) if nemo else of_bridge(found)
     put(facts, gpus=gpus_of_file(values, nemo=nemo) or run.gpus, lora=lora, model=run.model)
     config = model_config_of(values)
-    unread += changed_model(run, plain, values)
+    unread += [*changed_model(run, plain, values), *groups_unread(values, facts)]
     engine = "megatron" if _sums_wide(values) and lora is None else "megatron-bridge"
     if not facts.keys() - {"schedule"} and not (_elsewhere(found) or run.whole):
         raise NothingToRead("no layout found, such as model.tensor_model_parallel_size")

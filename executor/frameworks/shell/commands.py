@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from meshplan.executor.frameworks.shell import syntax
+from meshplan.executor.frameworks.shell.parser import parse
 from meshplan.executor.frameworks.shell.variables import Part, Text, line_of, plain
 from meshplan.executor.frameworks.shell.words import Piece, Word, split_words
 from meshplan.planner.case.reading import UnreadableConfig
@@ -121,7 +122,7 @@ def parsed(texts: list[Text], line: int) -> syntax.Block:
     for part in parts:
         lines.append((at, part.line))
         at += len(part.text)
-    return syntax.parse(split_words("".join(part.text for part in parts), lines))
+    return parse(split_words("".join(part.text for part in parts), lines))
 
 
 def braced(word: Word) -> list[Text]:

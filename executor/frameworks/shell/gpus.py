@@ -141,7 +141,10 @@ def slurm_variables(text: str) -> dict[str, str]:
         "SLURM_NPROCS": tasks, "SLURM_NTASKS_PER_NODE": each, "SLURM_GPUS_ON_NODE": gpus,
         "SLURM_GPUS_PER_NODE": header.get("gpus-per-node", ""),
     }  # fmt: skip
-    return {name: value for name, value in found.items() if _NUMBER.fullmatch(value)}
+    known = {name: value for name, value in found.items() if _NUMBER.fullmatch(value)}
+    if _NUMBER.fullmatch(nodes) and _NUMBER.fullmatch(each):
+        known["SLURM_TASKS_PER_NODE"] = each if int(nodes) == 1 else f"{each}(x{int(nodes)})"
+    return known
 
 
 _COMPONENTS = re.compile(r"^#SBATCH\s+(?:hetjob|packjob)\b", re.M)

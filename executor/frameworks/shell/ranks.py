@@ -28,6 +28,9 @@ _STARTS_MORE = re.compile(
     r"(^|[/.])(torchrun|torch\.distributed(\.\w+)?|accelerate|deepspeed|composer|llamafactory-cli)$"
 )
 """Launchers whose processes are not those of `srun`."""
+_NAMES_MORE = re.compile(
+    r"\b(torchrun|torch\.distributed|accelerate launch|deepspeed|composer|llamafactory-cli)\b"
+)
 _SHELL = re.compile(r"(.*/)?(ba|z|)sh")
 _PROGRAM = re.compile(r"\.py$")
 
@@ -53,6 +56,11 @@ def started(words: Iterable[Fact]) -> dict[str, Fact]:
             found.setdefault(known[option], Fact(value, line))
     name = "ranks" if "ntasks" in found else "tasks_of_job"
     return found | {name: found.get("ntasks", Fact("", texts[at][1]))}
+
+
+def starts_more(text: str) -> bool:
+    """Whether a script names a launcher whose processes are not those of `srun`."""
+    return _NAMES_MORE.search(text) is not None
 
 
 def started_shell(words: list[Text]) -> list[Text]:

@@ -14,13 +14,13 @@ job control.
 from collections.abc import Mapping
 from contextlib import suppress
 
-from meshplan.executor.frameworks.shell import syntax
 from meshplan.executor.frameworks.shell.endings import Stops
 from meshplan.executor.frameworks.shell.follower import Follower
 from meshplan.executor.frameworks.shell.given import set_start
 from meshplan.executor.frameworks.shell.gpus import slurm_variables
 from meshplan.executor.frameworks.shell.jobs.arrays import array_tasks
 from meshplan.executor.frameworks.shell.options import set_by_first_line
+from meshplan.executor.frameworks.shell.parser import parse
 from meshplan.executor.frameworks.shell.record import Script, joined
 from meshplan.executor.frameworks.shell.variables import line_of, shown_text
 from meshplan.executor.frameworks.shell.words import split_words
@@ -49,7 +49,7 @@ def _followed(text: str, given: Mapping[str, str], path: str) -> Script:
     set_by_first_line(follower.variables, text)
     follower.exported |= given.keys()
     with suppress(Stops):
-        follower.run(syntax.parse(split_words(text)))
+        follower.run(parse(split_words(text)))
     known = follower.variables
     script = follower.script
     script.variables = {
@@ -62,7 +62,13 @@ def _followed(text: str, given: Mapping[str, str], path: str) -> Script:
         f"line {line}: bash stops here where {name} is not set; --env {name}=VALUE sets it"
         for name, line in known.demanded.items()
     )
-    script.notes = list(dict.fromkeys([*script.notes, *guessed, *ends, *follower.place.said()]))
+    left = (
+        f"line {line}: {name} is not set in the script: {number}, its default; --env {name}=VALUE "
+        "says another"
+        for name, (number, line) in known.left.items()
+    )
+    said = [*script.notes, *guessed, *ends, *left, *follower.place.said()]
+    script.notes = list(dict.fromkeys(said))
     return script
 
 

@@ -37,6 +37,18 @@ class Guesses(dict[int, str]):
         super().__setitem__(line, what)
 
 
+OF_LAUNCHERS = frozenset(
+    (
+        *("SLURM_JOB_NUM_NODES", "SLURM_NNODES", "SLURM_NTASKS", "SLURM_NPROCS"),
+        *("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE", "WORLD_SIZE", "NNODES"),
+        *("PET_NNODES", "PET_NPROC_PER_NODE"),
+    )
+)
+"""Numbers of nodes and processes that whoever starts a job sets: Slurm (man page of sbatch), and
+torchrun's `PET_...` and its kind (pytorch torch/distributed/run.py, kubeflow/trainer).
+"""
+
+
 @dataclass(slots=True)
 class Variables:
     """Variables by name: one value, or the elements of an array. `arguments` are `$1`, `$2`, ...
@@ -48,6 +60,7 @@ class Variables:
     integers names whose values are arithmetic (`declare -i`)
     guesses  what is unknown and decided a condition
     demanded names without which the shell ends (`${TP:?}`), and the line
+    left     defaults taken of what a launcher sets (`${SLURM_NNODES:-1}`), and the line
     options  what `set` switches on: `allexport`, `errexit`, `pipefail`, ...
     """
 
@@ -60,13 +73,14 @@ class Variables:
     integers: set[str] = field(default_factory=set)
     guesses: Guesses = field(default_factory=Guesses)
     demanded: dict[str, int] = field(default_factory=dict)
+    left: dict[str, tuple[str, int]] = field(default_factory=dict)
     options: set[str] = field(default_factory=set)
 
     def copied(self) -> Self:
         """The same, for a shell of its own; what decided conditions there is known here too."""
         own = {each.name: copy(getattr(self, each.name)) for each in fields(self)}
         own["maps"] = {name: dict(items) for name, items in self.maps.items()}
-        own["guesses"] = self.guesses
+        own |= {"guesses": self.guesses, "left": self.left}
         return type(self)(**own)
 
     def become(self, other: Self) -> None:

@@ -28,7 +28,7 @@ from meshplan.executor.frameworks.adapters import of_torchtune
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.references import resolved
 from meshplan.executor.frameworks.documents.values import Values, optimizer, put, shown, top_level
-from meshplan.executor.frameworks.keys.lists import judged
+from meshplan.executor.frameworks.keys.lists import flags_in, judged
 from meshplan.hardware_profiles.load_models import model_names
 from meshplan.planner.case.reading import Fact, NothingToRead, Reading, Recompute
 
@@ -79,13 +79,21 @@ def read(text: str, path: str) -> Reading:
     unread += values.besides(_PLANS, "tensor_parallel_plan._component_", why)
     full = values.on("enable_activation_checkpointing")
     below = [(name, fact) for name, fact in values.unasked() if name.startswith(_JUDGED_BELOW)]
-    not_understood, noted = judged([*top_level(values), *below], KEYS, "{}")
+    above = [(name, fact) for name, fact in top_level(values) if not _is_own(name, text)]
+    not_understood, noted = judged([*above, *below], KEYS, "{}")
     return Reading(
         framework="torchtune", engine=ENGINE, path=path, facts=facts, unknown_model=unknown,
         recompute=Recompute("full" if full else "none"), ignored=values.ignored(),
         notes=(*(_ONE_DEVICE,) * alone, *_assumed(values), *noted),
         unread=(*unread, *not_understood),
     )  # fmt: skip
+
+
+def _is_own(name: str, text: str) -> bool:
+    """Whether a name is of no release and stands for a part of other values (`exp_name`, where
+    `output_dir: out/${exp_name}`): what it says is said there.
+    """
+    return f"${{{name}}}" in text and name not in flags_in(*KEYS).classes
 
 
 def _read_ranks(values: Values, facts: dict[str, Fact]) -> None:

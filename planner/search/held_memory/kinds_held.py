@@ -44,7 +44,7 @@ class KindsHeld(CountedMemory):
         self._taught = set[Shape]()
         assert isinstance(proof.least, LeastOfKinds)
         self._less = proof.least.below_priced(np.arange(len(proof.space.layouts)))
-        self._less &= (proof.space.layouts.activation_offload == 0)[:, None]
+        self._waits = proof.space.layouts.activation_offload > 0
         self._limit: Callable[[], float] = lambda: proof.best_s * SETTLED
 
     def settled(self, layouts: list[Open], limit_s: Callable[[int], float]) -> list[Open]:
@@ -67,8 +67,12 @@ class KindsHeld(CountedMemory):
         return left + open_
 
     def _may_need_less(self, layout: Open) -> bool:
-        """Than is priced, in the modes that its layers may be in."""
+        """Than is priced, in the modes that its layers may be in. Of chunks that wait on the host
+        together it is not known.
+        """
         variant = layout.variant
+        if self._waits[layout.row] and variant.virtual_stages > 1:
+            return False
         return bool(self._less[layout.row, [variant.columns[mode] for mode in variant.modes]].any())
 
     def _settled_below(self, layout: Open, limit_s: Callable[[int], float]) -> list[Open]:

@@ -6,9 +6,15 @@ import numpy as np
 
 from meshplan.costmodels.layouts import Ints
 from meshplan.costmodels.setting import Setting
-from meshplan.planner.search.rows.least_held import CountedRows, rows_that_may_fit
+from meshplan.planner.search.rows.least_held import (
+    MOST_REFUSED,
+    CountedRows,
+    rows_may_fit,
+    rows_that_may_fit,
+)
 from meshplan.planner.search.rows.least_of_kinds import (
     RowsOfKinds,
+    rows_of_kinds_may_fit,
     rows_of_kinds_that_may_fit,
 )
 from meshplan.planner.search.rows.priced_space import Question
@@ -16,6 +22,8 @@ from meshplan.planner.search.rows.row_prices import RowPrices
 from meshplan.planner.search.rows.rows_below import Given, Source
 from meshplan.planner.search.simulation.counted_ranks import memory_is_a_bound
 from meshplan.planner.space.legal_layouts import Space
+
+BLOCK = 4_096  # rows whose memory is looked at together
 
 
 def counting_empty_stages(question: Question) -> Question:
@@ -48,3 +56,15 @@ def rows_beyond(space: Space, setting: Setting) -> Ints:
     if setting.has_several_kinds:
         return rows_of_kinds_that_may_fit(space, setting)
     return np.arange(0)
+
+
+def leaves_rows_out(space: Space, setting: Setting) -> bool:
+    """Whether `rows_beyond` of a space is not all that may fit: it is large, and by the least that
+    ranks hold some row may.
+    """
+    number = len(space.layouts)
+    if number <= MOST_REFUSED or not memory_is_a_bound(setting):
+        return False
+    may = rows_may_fit if setting.engine.kernels.counts_passes else rows_of_kinds_may_fit
+    blocks = (np.arange(first, min(first + BLOCK, number)) for first in range(0, number, BLOCK))
+    return any(may(space.take(rows), setting).any() for rows in blocks)

@@ -65,7 +65,10 @@ class Question:
         """
         engine = replaying_pinned(self.engine, self.pins)
         fitted = Setting.fitted(self.model, self.training, self.cluster, engine)
-        return replace(fitted, empty_stages=True) if self.empty_stages else fitted
+        on_host = self.pins.offloads_activations
+        if not (self.empty_stages or on_host):
+            return fitted
+        return replace(fitted, empty_stages=self.empty_stages, waits_on_host=on_host)
 
     def counted(self, number: int) -> str:
         """So many of what it runs on: "8 GPUs", or "2 processes" of a CPU."""

@@ -22,8 +22,8 @@ from meshplan.costmodels.operations.rank_share import Shard
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.seconds.kernels import Device, scan_s
 from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.built_in import load_gpu, load_kernels
 from meshplan.hardware_profiles.engines import load_engine
-from meshplan.hardware_profiles.load import load_gpu, load_kernels
 from meshplan.hardware_profiles.tunings import Tuning
 
 T, H = 1024, 256

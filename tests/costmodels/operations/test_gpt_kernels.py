@@ -18,7 +18,7 @@ from meshplan.costmodels.operations.kinds import Matmul, Pointwise
 from meshplan.costmodels.operations.layers import input_bytes, layer_operations
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.seconds.kernels import Device, matmul_s
-from meshplan.hardware_profiles.load import load_gpu, load_kernels
+from meshplan.hardware_profiles.built_in import load_gpu, load_kernels
 from meshplan.hardware_profiles.tunings import Tuning
 from meshplan.planner.runs.habits import NO_JIT
 

@@ -22,8 +22,8 @@ from meshplan.costmodels.operations.rank_share import shard_of
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.seconds.kernels import Device, attention_s
 from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.built_in import load_gpu, load_kernels
 from meshplan.hardware_profiles.engines import load_engine
-from meshplan.hardware_profiles.load import load_gpu, load_kernels
 from meshplan.hardware_profiles.load_models import load_model_config
 from meshplan.hardware_profiles.tunings import Tuning
 

@@ -13,8 +13,9 @@ from meshplan.costmodels.seconds.kernels import Device, attention_s
 from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.step.step import StepModel
 from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.built_in import load_gpu, load_kernels
 from meshplan.hardware_profiles.engines import HERE, VARIANTS, load_engine
-from meshplan.hardware_profiles.load import load_cluster, load_gpu, load_kernels
+from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.load_models import load_model_config
 from meshplan.hardware_profiles.tunings import Tuning
 

@@ -11,7 +11,8 @@ from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.seconds.attention_kernels import over_cudnn
 from meshplan.costmodels.seconds.kernels import Device, attention_s
 from meshplan.costmodels.seconds.operation import core_kernels
-from meshplan.hardware_profiles.load import load_cluster, load_gpu, load_kernels
+from meshplan.hardware_profiles.built_in import load_gpu, load_kernels
+from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.schema import AttentionPoint
 from meshplan.hardware_profiles.tunings import Tuning
 

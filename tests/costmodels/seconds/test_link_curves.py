@@ -7,7 +7,8 @@ from links import COLLECTIVES, four_gpus_a_node
 from meshplan.costmodels.layouts import Floats
 from meshplan.costmodels.seconds.collectives import collective_s
 from meshplan.costmodels.seconds.process_groups import Group
-from meshplan.hardware_profiles.load import cluster_names, load_cluster
+from meshplan.hardware_profiles.built_in import cluster_names
+from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.network_schema import CollectiveKind, CurveFit
 from meshplan.hardware_profiles.schema import Cluster
 

@@ -8,7 +8,7 @@ from meshplan.costmodels.operations.kinds import Matmul
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.seconds.kernels import Device
 from meshplan.costmodels.seconds.operation import Direction, matmul_pass_s
-from meshplan.hardware_profiles.load import load_gpu, load_kernels
+from meshplan.hardware_profiles.built_in import load_gpu, load_kernels
 from meshplan.hardware_profiles.tunings import Tuning
 
 DIRECTIONS: tuple[Direction, ...] = ("forward", "input_grad", "weight_grad")

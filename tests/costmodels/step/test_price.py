@@ -393,4 +393,4 @@ def test_rows_differ_where_weights_leave_the_node(models, case_of):
         alone_s = float(case.step.layer_cost(0, "none").total_s)
         assert together.layer_s[row, 0, 0] == pytest.approx(alone_s, rel=RELATIVE)
         room = case.step.layer_cost(0, "none").forward
-        assert (room.nearby_s > 0) == (row == 1)
+        assert (room.more_room_s > 0) == (row == 1)

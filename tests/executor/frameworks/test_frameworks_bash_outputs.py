@@ -43,6 +43,15 @@ def test_what_is_computed_is_what_is_printed(command: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    ["X=a`# of the next flag`b", "X=a$(# one\n# two\n)b", "X=$( )b", "set -- 1 `# x` 2\nX=$#"],
+)
+def test_a_comment_prints_nothing(text: str) -> None:
+    """shibing624/MedicalGPT scripts/run_grpo.sh has comments between flags; held against bash."""
+    assert _read(text) == _printed(text)
+
+
+@pytest.mark.parametrize(
     "command", ["echo '2^3' | bc", "echo 010*2 | bc", "echo ab | awk -F '' '{print $1}'"]
 )
 def test_what_a_shell_computes_otherwise_stays_unknown(command: str) -> None:

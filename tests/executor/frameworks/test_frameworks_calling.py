@@ -63,6 +63,44 @@ def test_sbatch_passes_on_what_its_options_say(tmp_path: Path) -> None:
 ARGUMENTS = f"ARGS=(--tensor-model-parallel-size 2 --micro-batch-size 1 {SHAPE})\n"
 
 
+PLAIN = f"python pretrain_gpt.py --tensor-model-parallel-size 1 --micro-batch-size 1 {SHAPE}\n"
+JOB = "#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\n#SBATCH --ntasks-per-node=8\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "gpus"),
+    [
+        pytest.param("sbatch --nodes=8 inner.sh\n", [64], id="options win over the header"),
+        pytest.param("sbatch -N 2 --gpus-per-node=4 inner.sh\n", [8], id="each option that it has"),
+        pytest.param("sbatch --comment='a\nexit' -N 2 inner.sh\n", [16], id="one of two lines"),
+        pytest.param(f"{JOB}sbatch -N 8 inner.sh\n", [64], id="not of the job that submits it"),
+        pytest.param(f"{JOB}srun bash plain.sh\n", [32], id="those of the job that calls"),
+        pytest.param(f"{JOB}srun ./plain.sh\n", [32], id="without a shell"),
+        pytest.param(f"{JOB}mpirun -np 16 bash plain.sh\n", [16], id="processes of the starter"),
+        pytest.param("for n in 8 16; do mpirun -np $n bash plain.sh; done\n", [8, 16], id="each"),
+        pytest.param("srun -n 4 bash open.sh\n", [None], id="a launcher of its own starts more"),
+        pytest.param("#SBATCH --gpus-per-node=4\nsrun open.sh\n", [None], id="nodes by sbatch"),
+    ],
+)
+def test_the_gpus_of_a_call_are_those_of_its_start(
+    tmp_path: Path, script: str, gpus: list[int | None]
+) -> None:
+    """llm-jp/scripts v3-8x1.8b-exp2-sakura/sbatch.sh: 4 x 8 of the caller's header were not seen;
+    what `sbatch` is told was read less than the header that it wins over.
+    """
+    more = PLAIN.replace("python", "torchrun --nproc_per_node $N --nnodes $SLURM_NNODES")
+    files = {"inner.sh": f"{JOB}srun {PLAIN}", "plain.sh": PLAIN, "open.sh": more}
+    found = cases(tmp_path, script, **files)
+    assert [said(each, "gpus") for each in found] == [[each] for each in gpus]
+
+
+def test_slurm_says_the_tasks_of_each_node() -> None:
+    """SchedMD/slurm, man page of sbatch: `SLURM_TASKS_PER_NODE`, here of 4 nodes alike."""
+    script = f"{JOB}N=$(echo $SLURM_TASKS_PER_NODE | cut -d '(' -f 1)\nALL=$SLURM_TASKS_PER_NODE\n"
+    known = read_script(script).variables
+    assert [known[name][0].value for name in ("N", "ALL")] == ["8", "8(x4)"]
+
+
 @pytest.mark.parametrize(
     "name",
     ["conf/args.sh", "./conf/args.sh", '"$(dirname "$0")/conf/args.sh"', "$HERE/conf/args.sh",

@@ -304,6 +304,23 @@ def test_a_test_case_names_its_model_by_its_folder() -> None:
     assert any("taken to train a GPT" in note for note in reading.notes)
 
 
+@pytest.mark.parametrize(
+    ("folder", "gpus"),
+    [
+        ("gpt3_tp4_dgx_a100_2N8G", 16),
+        ("gpt3_tp4_1N8G_mcore_fp8", 8),
+        ("gpt3_345m_8t_release", None),
+    ],
+)
+def test_the_folder_of_a_test_case_says_its_gpus(folder: str, gpus: int | None) -> None:
+    """deep-spin/Megatron-LM-pretrain's recipe of the cases `..._1N8G` says 1 node of 8 GPUs."""
+    path = f"tests/functional_tests/test_cases/gpt/{folder}/model_config.yaml"
+    reading = read_config(CASE, path)
+    said = reading.facts.get("gpus")
+    assert (said.value if said else None) == gpus
+    assert any(f"says {gpus} GPUs" in note for note in reading.notes) == (gpus is not None)
+
+
 @pytest.mark.parametrize(("mode", "said"), [("inference", "nothing"), ("rl", "in turn")])
 def test_a_test_case_that_does_not_train_is_skipped(mode: str, said: str) -> None:
     """flagos-ai/Megatron-LM-FL test_cases/gpt/gpt_dynamic_inference_...: read as a training run."""

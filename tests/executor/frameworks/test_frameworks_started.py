@@ -41,6 +41,25 @@ def test_a_script_says_what_it_is_started_with_and_takes_it() -> None:
     assert "TP" not in "".join(reading.notes)
 
 
+def test_a_default_of_what_a_launcher_sets_is_said(tmp_path: Path) -> None:
+    """NVIDIA/Megatron-LM examples/mixtral/train_mixtral_8x7b_distributed.sh: on the one node that
+    is its default its degrees are illegal; that sbatch says the nodes was not said.
+    """
+    path = tmp_path / "run.sh"
+    launch = SIZED.partition("\nfi\n")[2].replace("${LAYERS}", "48")
+    more = " --pipeline-model-parallel-size 4 --vocab-size 50304\n"
+    nodes = "NNODES=${SLURM_NNODES:-1}\nTP=${TP:-4}\n"
+    path.write_text(nodes + launch.replace("torchrun", "torchrun --nnodes $NNODES").rstrip() + more)
+    (found,) = check_paths([path], TOOLS, Settings(cluster="dgx-h100"))
+    assert found.verdict == "illegal"
+    assert any(note.startswith("line 1: SLURM_NNODES") for note in found.notes)
+    assert not any("--env TP" in note for note in found.notes)
+    start = {"environment": {"SLURM_NNODES": "4"}}
+    (found,) = check_paths([path], TOOLS, Settings(cluster="dgx-h100", **start))
+    assert found.verdict == "fits"
+    assert not any("SLURM_NNODES" in note for note in found.notes)
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -166,7 +185,7 @@ def test_a_trainer_is_judged_by_the_file_that_launches_it(tmp_path: Path) -> Non
     assert "missing: gpus" in _checked(tmp_path, str(tmp_path / "ds.json"))[2]
     start = Start(launched_by=str(tmp_path / "zero3.yaml"))
     reading = read_config(TRL, "sft.yaml", None, start)
-    assert reading.engine == "deepspeed-chunked-loss"  # TRL's loss
+    assert reading.engine == "deepspeed"  # `max_seq_length` is of an older TRL
     assert reading.facts["precision"].value == "bf16"
     assert reading.facts["num_micro_batches"].value == 8
     none = read_config(TRL, "sft.yaml", None, Start(launched_by="none"))

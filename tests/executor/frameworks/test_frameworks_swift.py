@@ -33,6 +33,18 @@ def _named(text: str) -> str:
     return ", ".join(str(fact.value) for fact in _read(text).unread)
 
 
+@pytest.mark.parametrize(
+    ("flag", "engine"),
+    [("", "deepspeed-chunked-loss"), (" --enable_dft_loss true", "deepspeed"),
+     (" --enable_channel_loss true", "deepspeed")],
+)  # fmt: skip
+def test_a_loss_of_its_own_has_all_logits_beside_liger(flag: str, engine: str) -> None:
+    """ms-swift warns so itself: "the cross_entropy loss function defined in Liger Kernel will not
+    take effect" (modelscope/ms-swift@3602360a swift/trainers/seq2seq_trainer.py).
+    """
+    assert _read(f"{FULL} --use_liger_kernel true{flag}").engine == engine
+
+
 def test_defaults_of_a_full_training() -> None:
     """A micro-batch of 1, 16 sequences a step on 4 processes, and all layers recompute."""
     reading = _read(FULL)

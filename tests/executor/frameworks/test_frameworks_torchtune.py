@@ -147,6 +147,15 @@ def test_copies_of_the_shards() -> None:
     assert (case.layout.data_parallel, case.layout.shard_group) == (4, 2)
 
 
+def test_a_name_that_stands_for_other_values_is_read_with_them() -> None:
+    """SWE-Gym/SWE-Gym scripts/training/openhands/configs: `exp_name`, of `${exp_name}`; a name that
+    nothing refers to may be a fork's.
+    """
+    reading = edited("batch_size: 4\n", "batch_size: ${mine}\nmine: 2\nyours: 2\n")
+    assert reading.facts["micro_batch_size"].value == 2
+    assert [fact.value for fact in reading.unread] == ["yours (not known)"]
+
+
 def test_a_file_that_trains_nothing_is_skipped() -> None:
     """Generation, evaluation and quantisation have no optimizer."""
     with pytest.raises(NothingToRead, match="trains nothing"):

@@ -114,6 +114,16 @@ def test_which_loss_has_all_logits_at_once(more: str, engine: str) -> None:
     assert (reading.engine, reading.unread) == (engine, ())
 
 
+@pytest.mark.parametrize("loss", ["use_dft_loss", "use_eaft_loss"])
+def test_a_loss_of_its_own_has_all_logits_beside_liger(folder: Path, loss: str) -> None:
+    """LLaMA-Factory's compute_loss_func: the model is called without the labels, and Liger's
+    forward (linkedin/Liger-Kernel) makes its loss in pieces of labels alone.
+    """
+    path, text = str(folder / "sft.yaml"), f"{FACTORY}\nenable_liger_kernel: true\n"
+    engines = [read_config(f"{text}{loss}: {on}\n", path).engine for on in ("false", "true")]
+    assert engines == ["deepspeed-chunked-loss", "deepspeed"]
+
+
 # Llama 3.1 8B, QLoRA of rank 32 on all linear layers, checkpoints, by Hugging Face's modules with
 # FlashAttention-2: the longest sequence on a card of 24 GB is 5,789 tokens
 # (docs.unsloth.ai/basics/unsloth-benchmarks)

@@ -80,11 +80,20 @@ def test_what_is_trained_and_how(name: str, engine: str, stage: int, states: str
         pytest.param("loss_type: nll\n", "accelerate", id="all logits at once"),
         pytest.param("loss_type: nll\nuse_liger_kernel: true\n", IN_PIECES, id="Liger's loss"),
         pytest.param("loss_type: dft\n", "accelerate", id="weighed by probabilities"),
+        pytest.param("torch_dtype: null\nloss_type: null\n", IN_PIECES, id="nothing stated"),
+        pytest.param("torch_dtype: bfloat16\n", "accelerate", id="a name that TRL dropped in 0.27"),
+        pytest.param("max_seq_length: 4096\n", "accelerate", id="and in 0.20"),
+        pytest.param("max_seq_length: 4096\nloss_type: chunked_nll\n", IN_PIECES, id="yet stated"),
     ],
 )
 def test_which_loss_has_all_logits_at_once(more: str, engine: str) -> None:
-    """huggingface/trl@f2cd5771 trl/trainer/sft_config.py, loss_type."""
-    assert read_config(launched("fsdp2") + more, "sft.yaml").engine == engine
+    """huggingface/trl@f2cd5771 trl/trainer/sft_config.py, loss_type: in chunks by default since
+    1.7, so a name that an earlier release dropped is of a TRL whose logits are there at once.
+    """
+    reading = read_config(launched("fsdp2") + more, "sft.yaml")
+    assert reading.engine == engine
+    defaults = any("TRL's default since 1.7" in note for note in reading.notes)
+    assert defaults == (more in ("", "torch_dtype: null\nloss_type: null\n"))
 
 
 @pytest.mark.parametrize(

@@ -180,6 +180,27 @@ def test_a_flag_that_changes_the_time_is_noted() -> None:
     assert "whatever is said of --moe-shared-expert-overlap, --no-bias-swiglu-fusion" in note
 
 
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        pytest.param("5 --num-layers-per-virtual-pipeline-stage 1", True, id="more at once"),
+        pytest.param("4 --num-virtual-stages-per-pipeline-rank 2", False, id="the default"),
+        pytest.param("5", False, id="no chunks"),
+    ],
+)
+def test_other_groups_of_micro_batches_are_named(flags: str, named: bool) -> None:
+    """Megatron-LM's test gpt3_mr_mcore_te_tp1_pp4_vp1_tunable_overlap: 5 micro-batches over 4
+    stages run in one group, and were refused; a larger group keeps more of them in flight.
+    """
+    size = "--microbatch-group-size-per-virtual-pipeline-stage"
+    reading = _read(f"--pipeline-model-parallel-size 4 {size} {flags}")
+    assert ("microbatch_group_size_per_vp_stage 5" in unread_of(reading)) == named
+    assert not reading.notes
+    bridge = "model.pipeline_model_parallel_size=4\nmodel.virtual_pipeline_model_parallel_size=2\n"
+    words = read_config(f"{bridge}model.microbatch_group_size_per_vp_stage=5\n", "overrides.txt")
+    assert "microbatch_group_size_per_vp_stage 5" in unread_of(words)
+
+
 def test_logits_of_other_bytes_are_named() -> None:
     """The loss of training reads them: `megatron/core/models/gpt/gpt_model.py`, `output_dtype`."""
     assert "--output-logit-dtype" in unread_of(_read("--output-logit-dtype fp32"))

@@ -36,7 +36,8 @@ from meshplan.executor.launch.preflight import RankPlacement
 from meshplan.executor.launch.probe import find_hardware
 from meshplan.executor.launch.run import RunSettings, job_of
 from meshplan.executor.launch.torchrun import CPU_ENVIRONMENT
-from meshplan.hardware_profiles.load import cluster_hash, load_cluster
+from meshplan.hardware_profiles.fingerprint import cluster_hash
+from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.local_cpu import num_cores
 from meshplan.planner.case.plan_file import (
     PlanCluster,

@@ -1,7 +1,9 @@
 """Installed frameworks as engines: found, launched, and their logs read as results."""
 
+import json
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,8 @@ import yaml
 from tiny_runs import GIB, tiny_plan, tiny_prediction
 
 from meshplan.executor.frameworks import framework_named
+from meshplan.executor.launch import other_engines
+from meshplan.executor.launch.failures import RankFailed
 from meshplan.executor.launch.other_engines import (
     HOMES,
     NotInstalled,
@@ -17,9 +21,11 @@ from meshplan.executor.launch.other_engines import (
     export_for,
     for_steps,
     result_of,
+    run_elsewhere,
 )
-from meshplan.executor.launch.preflight import RankPlacement
-from meshplan.executor.launch.run import RunSettings
+from meshplan.executor.launch.preflight import CannotRun, RankPlacement
+from meshplan.executor.launch.run import RESULT_FILE, RunSettings
+from meshplan.executor.launch.torchrun import Interrupted
 from meshplan.planner.case.reading import Exported
 from meshplan.planner.logs.console import LoggedStep, TrainingLog
 
@@ -104,6 +110,44 @@ def test_a_framework_without_flags_is_told_in_its_file() -> None:
     assert new["tokens"].pop("train_steps") == 13
     assert old["tokens"].pop("train_steps") != 13
     assert new == old
+
+
+@pytest.mark.parametrize(
+    ("ended", "status", "problem"),
+    [
+        pytest.param(None, "complete", None, id="to its end"),
+        pytest.param(Interrupted("by hand"), "interrupted", "by hand", id="Ctrl-C"),
+        pytest.param(RankFailed("rank 1 died"), "failed", "rank 1 died", id="a rank that failed"),
+        pytest.param(OSError("disk full"), "failed", None, id="a log that cannot be read"),
+    ],
+)
+def test_a_result_says_how_the_run_ended(
+    ended: Exception | None,
+    status: str,
+    problem: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever ends it, the file is written and is not that of a run that came to its end."""
+
+    def run(*_: object, **__: object) -> None:
+        if ended:
+            raise ended
+
+    monkeypatch.setattr(other_engines, "run_job", run)
+    settings = RunSettings(placement=RankPlacement(1, 2))
+    with suppress(Interrupted, RankFailed, OSError):
+        run_elsewhere("torchtitan", tiny_plan(prediction=tiny_prediction(0.5)), settings, tmp_path)
+    said = json.loads((tmp_path / RESULT_FILE).read_text())
+    assert (said["status"], said["problem"]) == (status, problem)
+
+
+def test_a_folder_that_cannot_be_made_is_said_before_the_run(tmp_path: Path) -> None:
+    """As for the native engine."""
+    (tmp_path / "file").touch()
+    settings = RunSettings(placement=RankPlacement(1, 2))
+    with pytest.raises(CannotRun, match=r"--out .*: Not a directory; give a folder"):
+        run_elsewhere("torchtitan", tiny_plan(), settings, tmp_path / "file" / "run")
 
 
 def test_a_framework_log_becomes_a_result() -> None:

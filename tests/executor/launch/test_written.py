@@ -19,7 +19,8 @@ from tiny_runs import DP2, tiny_plan, tiny_prediction
 
 from meshplan.executor.launch.preflight import CannotRun
 from meshplan.executor.launch.written import file_text
-from meshplan.hardware_profiles.load import cluster_hash, load_cluster
+from meshplan.hardware_profiles.fingerprint import cluster_hash
+from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.case.plan_file import Plan, PlanCluster, write_plan
 
 PYTHONS = os.environ.get("MESHPLAN_FRAMEWORKS_PYTHON", sys.executable).split(os.pathsep)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from meshplan.executor.profile.refit import Refit, collective_errors, matmul_errors, refits
+from meshplan.executor.profile.refit import Refit, collective_errors, main, matmul_errors, refits
 from meshplan.hardware_profiles.load import load_cluster, save_cluster
 from meshplan.hardware_profiles.network_schema import CurvePoint
 from meshplan.hardware_profiles.schema import MatmulPoint
@@ -73,6 +73,15 @@ def test_the_command_answers_by_its_exit_code(tmp_path: Path, wobble: float, cod
     assert answer.returncode == code, answer.stdout + answer.stderr
     assert "matmul fp32" in answer.stdout
     assert "all_reduce" in answer.stdout
+
+
+def test_without_a_profile_it_says_what_it_takes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line, and exit code 2."""
+    monkeypatch.setattr(sys, "argv", ["refit"])
+    assert main() == 2
+    assert capsys.readouterr().err.startswith("error: give one profile")
 
 
 def test_both_kinds_are_judged_by_their_own_limit() -> None:

@@ -15,7 +15,8 @@ from meshplan.executor.profile.write import (
     measured_gpu,
     shared_slowdown,
 )
-from meshplan.hardware_profiles.load import load_cluster, load_gpu, save_cluster
+from meshplan.hardware_profiles.built_in import load_gpu
+from meshplan.hardware_profiles.load import load_cluster, save_cluster
 from meshplan.hardware_profiles.network_schema import CurvePoint
 from meshplan.hardware_profiles.schema import AttentionPoint, MatmulPoint
 

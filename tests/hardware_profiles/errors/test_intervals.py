@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.accuracy.coverage import held, held_of, judgements
 from meshplan.costmodels.training import Precision
+from meshplan.hardware_profiles.built_in import gpu_names
 from meshplan.hardware_profiles.engines import engine_names
 from meshplan.hardware_profiles.errors.asked import Asked, asked_of
 from meshplan.hardware_profiles.errors.intervals import (
@@ -23,7 +24,6 @@ from meshplan.hardware_profiles.errors.intervals import (
 )
 from meshplan.hardware_profiles.errors.left_out_errors import is_narrow, own_weights
 from meshplan.hardware_profiles.errors.left_out_runs import Ratio, ratios
-from meshplan.hardware_profiles.load import gpu_names
 from meshplan.hardware_profiles.tunings import gpu_family
 
 ASKED = Asked(engine="megatron", gpu="hopper", gpus=64, precision="bf16", model="dense")

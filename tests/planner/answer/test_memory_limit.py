@@ -8,7 +8,8 @@ import pytest
 
 from meshplan.costmodels.units import GIB, format_bytes
 from meshplan.hardware_profiles.errors.memory_needs import FITS
-from meshplan.hardware_profiles.load import cluster_hash, load_cluster
+from meshplan.hardware_profiles.fingerprint import cluster_hash
+from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.answer.answer import plan_of, solve
 from meshplan.planner.answer.explain import lacking_bytes, needed_bytes
 from meshplan.planner.answer.question import Arguments, ask

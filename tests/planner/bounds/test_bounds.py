@@ -1,7 +1,8 @@
 """No bound is above what it bounds: the proof of optimality rests on this."""
 
 import random
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,9 +13,10 @@ from meshplan.costmodels.schedule.in_flight import in_flight
 from meshplan.planner.bounds.inner import row_bounds, row_fits
 from meshplan.planner.bounds.memory_prices import least_work_ns
 from meshplan.planner.bounds.split import Pairs
+from meshplan.planner.problem.coefficients import COLUMNS, Coefficients
 from meshplan.planner.problem.stage_problem import StageProblem, stage_problem
 from meshplan.planner.search.rows.priced_space import Pricer, Question, price_space
-from meshplan.planner.space.legal_layouts import enumerate_space
+from meshplan.planner.space.legal_layouts import Space, enumerate_space
 from meshplan.planner.space.pins import parse_pins
 from meshplan.planner.stages.first_plan import first_plan
 
@@ -83,6 +85,73 @@ def test_a_layer_that_is_alone_of_its_kind_needs_room(
     heavy[:, 1] = coefficients.cap_kib + 1
     assert row_fits(space, coefficients).any()
     assert not row_fits(space, replace(coefficients, layer_state_kib=heavy)).any()
+
+
+def weighing(
+    weights: Sequence[float], asked: Question, price: Pricer
+) -> tuple[Space, Coefficients]:
+    """Its rows, where a layer of each kind weighs such a part of what a GPU holds, and nothing
+    else weighs anything.
+    """
+    space = enumerate_space(
+        asked.model, asked.training, asked.gpus, asked.engine, asked.pins,
+        asked.cluster.gpus_per_node,
+    )  # fmt: skip
+    prices = price_space(asked, space, price)
+    bare = {name: np.zeros_like(getattr(prices, name)) for name in COLUMNS if name.endswith("_kib")}
+    bare["layer_state_kib"] += np.array([int(each * prices.cap_kib) for each in weights])
+    return space, replace(prices, **bare)
+
+
+@pytest.mark.parametrize(
+    ("pp", "pattern", "weights", "fits"),
+    [
+        pytest.param(1, (0, 0, 0, 1, 1), (0.15, 0.27), True, id="0.45 and 0.54 of one GPU"),
+        pytest.param(1, (0, 0, 0, 1, 1), (0.15, 0.28), False, id="0.45 and 0.56 of one GPU"),
+        pytest.param(2, (0, 1, 2, 2), (0.1, 0.6, 0.5), True, id="1, and 2 together, of 2 GPUs"),
+        pytest.param(2, (0, 1, 2, 2), (0.1, 0.6, 0.51), False, id="3 of which no 2 fit, of 2 GPUs"),
+    ],
+)
+def test_kinds_that_fit_alone_need_room_together(
+    pp: int,
+    pattern: tuple[int, ...],
+    weights: tuple[float, ...],
+    fits: bool,
+    question: Callable[..., Question],
+    pricer: Callable[[int, float, int], Pricer],
+) -> None:
+    """Each kind alone has room, and so have all layers if they weigh what the lightest does."""
+    asked = question(pattern, pp, 8)
+    pins = parse_pins({"pipeline_parallel": str(pp)})
+    space, prices = weighing(weights, replace(asked, pins=pins), pricer(5, 5e7, len(weights)))
+    assert (row_fits(space, prices) == fits).all()
+
+
+def test_a_row_of_several_kinds_that_does_not_fit_has_no_plan(
+    question: Callable[..., Question],
+    pricer: Callable[[int, float, int], Pricer],
+    every_plan: Plans,
+) -> None:
+    """Three kinds of layers that weigh 0.7 to 1.2 of two GPUs, and keep something: where a row is
+    refused no cut and no mix fits, and some that are not refused have a plan.
+    """
+    found = Counter[tuple[bool, bool]]()
+    for seed in range(24):
+        draw = random.Random(seed)
+        pattern = (2, 0, 1, *draw.choices(range(3), k=2))
+        asked = question(pattern, 2, 2, schedules=("1f1b",), zero_stages=(0,))
+        weights = np.array([draw.uniform(0.1, 1) for _ in range(3)])
+        weights *= 2 * draw.uniform(0.7, 1.2) / weights[list(pattern)].sum()
+        space, prices = weighing(weights.tolist(), asked, pricer(seed, 5e7, 3))
+        kept = [[draw.randrange(prices.cap_kib // 40) for _ in range(3)] for _ in range(3)]
+        prices = replace(prices, layer_saved_kib=prices.layer_saved_kib + kept)
+        row = int(np.argmax(space.layouts.pipeline_parallel))
+        fits = bool(row_fits(space, prices)[row])
+        for variant in space.variants(row):
+            plan = least_ns(stage_problem(space, prices, row, variant), every_plan)
+            assert fits or plan is None, seed
+            found[fits, plan is not None] += 1
+    assert min(found[False, False], found[True, True]) > 4
 
 
 def test_rows_that_fit_plainly_are_those_with_a_schedule_of_one_chunk_that_fits(

@@ -34,6 +34,13 @@ def in_rows(seeds: int) -> Iterator[tuple[int, Played]]:
             yield seed, each
 
 
+def ordered_of(each: Played, limit_s: float) -> OrderedCuts | None:
+    """Its cuts under the best weights of the chains that are known; None where they end it."""
+    program = program_of(each, limit_s)
+    by = program.answer().by
+    return None if by is None else OrderedCuts(program, each.cuts.mean(program.lines, by, limit_s))
+
+
 def program_of(each: Played, limit_s: float) -> FreeCutProgram:
     """That of a layout, with all chains that it learns."""
     program = FreeCutProgram(each.cuts, limit_s, ())
@@ -51,11 +58,8 @@ def test_no_cut_in_rows_is_faster_than_its_bounds() -> None:
         least_s, layers = each.least_s, each.layers
         reached_s = least_s if math.isfinite(least_s) else 100.0
         for limit_s in (reached_s * 0.97, reached_s * (1 + 1e-7), reached_s * 1.3):
-            program = program_of(each, limit_s)
-            by = program.answer().by
-            if by is None:
+            if (ordered := ordered_of(each, limit_s)) is None:
                 continue
-            ordered = OrderedCuts(program, each.cuts.mean(program.lines, by, limit_s))
             game_s, best = ordered.game(limit_s, 10)
             assert game_s <= min(least_s, limit_s) * CLOSE, seed
             every = ordered.below([best], limit_s)
@@ -68,6 +72,16 @@ def test_no_cut_in_rows_is_faster_than_its_bounds() -> None:
             refused += found_s >= limit_s
     assert close > 3
     assert refused > 3
+
+
+def test_each_round_of_the_game_may_raise_its_bound() -> None:
+    """The best weights against the paths of one round are tried in the next."""
+    raised = 0
+    for _, each in in_rows(3):
+        games = [ordered_of(each, 2 * each.least_s) for _ in range(2)]
+        if (one := games[0]) and (two := games[1]) and math.isfinite(each.least_s):
+            raised += one.game(math.inf, 1)[0] * 1.0001 < two.game(math.inf, 10)[0]
+    assert raised > 0
 
 
 @later(held_by="test_no_cut_in_rows_is_faster_than_its_bounds")
@@ -93,7 +107,7 @@ def test_paths_of_one_kind_say_no_less_than_the_program_that_prices_them() -> No
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("block", [ordered_cuts.BLOCK, 2])
+@pytest.mark.parametrize("block", [2, ordered_cuts.BLOCK])
 def test_a_mean_of_no_seconds_lists_every_cut_that_ranks_hold(
     block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,7 +116,7 @@ def test_a_mean_of_no_seconds_lists_every_cut_that_ranks_hold(
     """
     monkeypatch.setattr(ordered_cuts, "BLOCK", block)
     asked, left_out = 0, 0
-    for _, each in in_rows(20):
+    for _, each in in_rows(8):
         program = FreeCutProgram(each.cuts, 1e9, ())
         cuts, same = each.cuts, each.cuts.same
         nothing = MeanOfRows(np.zeros((1, same.chunks, len(cuts.kinds))), np.zeros(1))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -21,16 +22,17 @@ from meshplan.planner.space.pins import parse_pins
 PATTERNS = ((0, 0, 0, 1, 0), (0, 1, 0, 1, 0), (1, 0, 0, 1, 0))
 HEAVY = replace(DENSE, ffn=32_768)
 SLOWER = 50
+MEMORIES_KIB = (9_000_000, 10_000_000, 11_000_000, 100_000_000)
 
 
-def pipelines(seed: int) -> Iterator[tuple[SamePipeline, Passes]]:
+def pipelines(seed: int, slower: float = SLOWER) -> Iterator[tuple[SamePipeline, Passes]]:
     """Of three and four ranks, with a heavy layer here and there. Those between the first and the
     last wait for twice as many messages, which are slow: where a light one takes all the time that
     is left, a heavy one takes more.
     """
     drawn = random_question(seed)
     link = drawn.cluster.network
-    slow = {name: rate / SLOWER for name, rate in link.bus_bandwidth.model_dump().items()}
+    slow = {name: rate / slower for name, rate in link.bus_bandwidth.model_dump().items()}
     link = link.model_copy(update={"bus_bandwidth": link.bus_bandwidth.model_copy(update=slow)})
     cluster = drawn.cluster.model_copy(update={"network": link, "gpus_per_node": 3})
     model = replace(drawn.model, kinds=(DENSE, HEAVY), pattern=PATTERNS[seed // 3 % 3])
@@ -73,3 +75,18 @@ def test_the_bound_of_all_cuts_is_not_above_that_of_any(seed: int) -> None:
             assert cut_bounds(same, passes, np.zeros(1), above_s)[0] <= least_s
             for below_s in (least_s * (1 - 1e-6), least_s / 9):
                 assert cut_bounds(same, passes, np.zeros(1), below_s)[0] == below_s
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("seed", range(cases(9, nightly=60)))
+def test_the_bound_of_a_list_is_that_of_its_best_split_or_the_limit(seed: int) -> None:
+    """Splits are let go by what costs little to find, at any limit and in any memory."""
+    for same, passes in islice(pipelines(seed, slower=1), 6):
+        fewest = [same.fewest_layers(stage) for stage in range(same.pp)]
+        splits = tuple(compositions(len(same.pattern), fewest))
+        for cap_kib in MEMORIES_KIB:
+            listed = replace(same, splits=splits, prices=replace(same.prices, cap_kib=cap_kib))
+            steps = sorted(longest_s(listed, passes, counts) for counts in splits)
+            for limit_s in {0.99 * steps[0], *(1.01 * step_s for step_s in steps[:3])} - {np.inf}:
+                found_s = cut_bounds(listed, passes, np.zeros(1), limit_s)[0]
+                assert found_s == min(steps[0], limit_s)

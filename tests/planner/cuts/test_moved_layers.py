@@ -120,6 +120,21 @@ def test_of_many_chunks_nothing_is_weighed_twice(monkeypatch: pytest.MonkeyPatch
     assert asked > 100
 
 
+def test_many_layers_move_at_once_where_few_chunks_recompute_least(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A cut of more chunks, or one that recomputes more than it has to, is not looked at so."""
+    asked, most = {True: 0, False: 0}, moved_layers.MOST_BALANCED
+    for problem, times, stages in climbs(range(20)):
+        bare = moved_layers._is_bare(problem, stages)
+        monkeypatch.setattr(moved_layers, "MOST_BALANCED", 0 if bare else most)
+        climb = MovedLayers(problem, times)
+        assert climb._balanced(stages, 1.0) == (stages, 1.0)
+        assert climb.spent == 0
+        asked[bare] += 1
+    assert min(asked.values()) > 0
+
+
 def test_a_long_schedule_is_left_alone() -> None:
     """Where one longest chain would cost more than the budget, nothing is simulated."""
     problem, times, stages = next(climbs(range(10)))

@@ -63,6 +63,23 @@ def test_what_is_learnt_is_never_less_likely_than_the_prior(
     assert density(moved) >= density(np.zeros(len(names)))
 
 
+def test_constants_that_are_no_likelier_are_not_taken() -> None:
+    """Of no runs the prior's are likeliest: a move that ends where it begins gains nothing."""
+    prior, by = load_fit("generic", "h100-sxm").tuning, read_shrinkage("known")
+    free, nothing = telling([], prior), np.zeros(0)
+    names = [each.name for each in free]
+    at = shrink._Posterior((), prior, free, by.covariance(names), by, nothing)
+    x = np.log([getattr(prior, name) for name in names])
+    assert at.nearer(x, nothing, x) is None
+
+
+def test_the_doubt_that_one_run_leaves_by_hand() -> None:
+    """Of ln(c) known to 2 beforehand, and to 1 by a run that goes with c: 1 / (1 / 4 + 1 / 1)."""
+    by = read_shrinkage("known").model_copy(update={"noise": 1.0, "freedom": 1e9})
+    _, doubt = shrink.most_likely(np.zeros(1), np.ones((1, 1)), np.array([[4.0]]), by)
+    assert doubt == pytest.approx([math.sqrt(0.8)])
+
+
 LONG = tuple(
     plan_of("llama-3.1-8b", LAYOUTS[0], replace(TRAINING, seq_len=length, global_batch_size=8))
     for length in (16384, 65536, 131072)

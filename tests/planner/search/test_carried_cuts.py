@@ -85,6 +85,14 @@ def proof_fixture() -> Simulated:
     return found
 
 
+def test_a_cut_is_kept_where_it_is_faster_than_the_best_of_its_kind(proof: Simulated) -> None:
+    """By more than prices are known to, though the last that is shown is slower."""
+    best = proof.ranked()[0]
+    limit_s = CarriedCuts(proof)._limit_s(proof.row_of(best), len(proof.best) + 1)
+    assert limit_s == pytest.approx(best.step_s, rel=2e-6)
+    assert limit_s < best.step_s
+
+
 def test_what_is_carried_is_charged_and_tried_once(
     proof: Simulated, monkeypatch: pytest.MonkeyPatch
 ) -> None:

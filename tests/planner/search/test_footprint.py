@@ -332,6 +332,8 @@ def test_what_did_not_fit_in_less_is_told_as_if_never_asked() -> None:
     )  # fmt: skip
     memory = LeastMemory(asked.question, closed_form)
     capacities = [round(times * memory.capacity_kib) for times in (2.2, 2.25, 2.32, 2.4)]
-    behind = [memory.fit(capacity) is not None for capacity in capacities]
-    alone = [LeastMemory(asked.question, closed_form).fit(each) is not None for each in capacities]
+    behind = [memory.within(capacity) is not None for capacity in capacities]
+    alone = [
+        LeastMemory(asked.question, closed_form).within(each) is not None for each in capacities
+    ]
     assert behind == alone == [False, False, True, True]

@@ -99,8 +99,9 @@ def test_only_what_may_be_shown_is_likely(proof: Simulated) -> None:
     most_s = 1.02 * max(each.step_s for each in proof.ranked()[:2])
     proof.open_kinds.least_s = dict.fromkeys(kinds, 0.0)
     every = [each.kind for each in likely_kinds._likely(proof, LONG_S, any_cut=False)]
-    near = [each.kind for each in likely_kinds._likely(proof, most_s, any_cut=False)]
+    near = list(likely_kinds._likely(proof, most_s, any_cut=False))
     assert 0 < len(near) < len({*every} & {each.kind for each in of_rows(proof, most_s)})
+    assert max(each.expected_s for each in near) < most_s * likely_kinds.NEAR
     proof.open_kinds.least_s = dict.fromkeys(kinds, most_s)
     assert not list(likely_kinds._likely(proof, most_s, any_cut=False))
     others = [each for each in of_rows(proof, LONG_S) if each.kind != best]

@@ -100,7 +100,7 @@ def test_the_limit_holds_for_the_question_of_a_config_too(
 
     limited = ("--time-limit", "30", "--compare", yours)
     monkeypatch.setattr("meshplan.planner.cli.planned.searched", searched_first)
-    monkeypatch.setattr("meshplan.planner.cli.planned.solve", solved)
+    monkeypatch.setattr("meshplan.planner.cli.comparing.solve", solved)
     result = CliRunner().invoke(app, (*asked, "16", *limited))
     assert limits == [30.0]
     assert result.exit_code == (0 if found else 3)

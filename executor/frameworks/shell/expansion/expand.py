@@ -26,6 +26,7 @@ from meshplan.executor.frameworks.shell.expansion.atoms import (
 from meshplan.executor.frameworks.shell.expansion.text import SPACED, change_of
 from meshplan.executor.frameworks.shell.pipelines import printed
 from meshplan.executor.frameworks.shell.variables import (
+    OF_LAUNCHERS,
     Part,
     Text,
     Variables,
@@ -180,6 +181,8 @@ class Expander:
         atoms = self._word(word, line, quoted=quoted)
         if any(atom.part and atom.part.unset for atom in atoms):
             atoms = unknown(f"${{{name}}}", line, quoted=quoted)
+        if name in OF_LAUNCHERS and (number := plain(joined(atoms))).isdecimal():
+            self.variables.left.setdefault(name, (number, line))
         if sign[-1] == "=":
             self.variables.values[name] = [joined(atoms)]
         return atoms
@@ -293,7 +296,7 @@ class Expander:
         try:
             if self.depth > MAX_DEPTH:
                 raise UnreadableConfig(_too_deep(), line)
-            ways = (self._document, self._pipeline, self.printed)
+            ways = (_comment, self._document, self._pipeline, self.printed)
             said = next((text for way in ways if (text := way(command, line)) is not None), None)
         finally:
             self.depth -= 1
@@ -338,6 +341,12 @@ def _check_depth(text: str, at: int, line: int) -> None:
             return
         if depth > MAX_DEPTH:
             raise UnreadableConfig(_too_deep(), line)
+
+
+def _comment(command: str, _line: int) -> Text | None:
+    """Nothing, where a command is only a comment: `# of the next flag`, between two others."""
+    lines = (line.strip() for line in command.split("\n"))
+    return () if all(not line or line.startswith("#") for line in lines) else None
 
 
 def _too_deep() -> str:
