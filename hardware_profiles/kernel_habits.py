@@ -143,8 +143,9 @@ class KernelHabits(Frozen):
     routing_kernels in each direction, of the choice of experts and what follows of it
     weighs_inside_experts
                     the router's weight multiplies inside an expert, so that its output is not saved
-    routes_apart    how many tokens each expert gets, and the fp32 weights of the copies sent, are
-                    messages of their own
+    counts_by       collective by which ranks tell how many tokens each expert gets, beside an
+                    all-to-all of the tokens; "": no message of its own
+    weights_apart   beside such an all-to-all, so are the fp32 weights of the copies sent
     adapts_joined   LoRA puts one adapter beside a product of several weights (query, key and
                     value; gate and up), not one beside each
     updates_by_operator
@@ -244,7 +245,8 @@ class KernelHabits(Frozen):
     takes_chosen_rows: bool = False
     reorders_documents: bool = False
     routing_kernels: int = Field(default=10, ge=1)
-    routes_apart: bool = False
+    counts_by: Literal["", "all_to_all", "all_gather"] = ""
+    weights_apart: bool = False
     adapts_joined: bool = False
     graphed: tuple[Literal["attention", "mlp", "router", "experts"], ...] = ()
     step_graph: bool = False

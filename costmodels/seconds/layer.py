@@ -357,7 +357,8 @@ class Pricer:
         if isinstance(op, (AttentionCore, Scan)):
             forward, backward = core_kernels(op)
             return {"forward": forward, "input_grad": backward, "weight_grad": 0}[direction]
-        applied = op.axis in self.functions_alone and direction != "weight_grad"
+        function = op.differentiable and op.axis in self.functions_alone
+        applied = function and direction != "weight_grad"
         return op.present * (applied or is_sent(op, direction, self.groups[op.axis].size))
 
     def _waiting_s(self, op: Operation, direction: Direction) -> Number:

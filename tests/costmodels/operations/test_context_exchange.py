@@ -156,7 +156,9 @@ def test_experts_that_are_whole_issue_no_gather() -> None:
     ("engine", "model", "more"),
     [
         pytest.param("megatron", "llama-3.1-8b", 0, id="Transformer Engine's layers: nothing"),
-        pytest.param("megatron", "mixtral-8x7b", 2, id="tokens to experts and back"),
+        pytest.param(
+            "megatron", "mixtral-8x7b", 3, id="tokens and weights to experts, tokens back"
+        ),
         pytest.param("megatron-deepspeed", "llama-3.1-8b", 4, id="around attention, around MLP"),
         pytest.param("nanotron", "llama-3.1-8b", 0, id="nanotron's: inside products"),
         pytest.param("torchtitan", "mixtral-8x7b", 0, id="PyTorch's: nothing"),

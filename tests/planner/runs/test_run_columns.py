@@ -331,6 +331,22 @@ def test_when_transformer_engine_issues_dense_layers_as_pytorch_does(
 
 
 @pytest.mark.parametrize(
+    ("said", "sends"),
+    [
+        ({"year": "2025"}, True),
+        ({"year": "2024"}, False),
+        ({"year": "2025", "framework": "nemo 25.04"}, False),
+        ({"year": "2025", "framework": "megatron-bridge (NeMo 25.09)"}, True),
+        ({"year": "2026", "framework": "torchtitan"}, False),
+    ],
+)
+def test_which_megatron_sends_the_weights_of_tokens(said: dict[str, str], sends: bool) -> None:
+    """Since Megatron-Core 0.13 of 2025, which NeMo did not come to."""
+    kernels = run_of(ROW | {"framework": "megatron-lm"} | said).engine.kernels
+    assert kernels.weights_apart == sends
+
+
+@pytest.mark.parametrize(
     ("said", "axes"),
     [
         ({}, ("ep",)),
