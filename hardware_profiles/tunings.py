@@ -22,10 +22,11 @@ SHIPPED = Path(__file__).parent / "fits"
 FOLDERS = (*([Path(folder)] if (folder := os.environ.get("MESHPLAN_FITS")) else []), SHIPPED)
 
 FAMILIES = {
-    "v100": "volta", "a100": "ampere", "a30": "ampere", "h20": "hopper", "h100": "hopper",
-    "h200": "hopper", "h800": "hopper", "gh200": "hopper", "b200": "blackwell",
-    "b300": "blackwell", "gb200": "blackwell", "gb300": "blackwell", "mi250x": "cdna2",
-    "mi300x": "cdna3", "mi325x": "cdna3", "mi350x": "cdna4", "mi355x": "cdna4", "cpu": "cpu",
+    "v100": "volta", "a100": "ampere", "a800": "ampere", "a30": "ampere", "h20": "hopper",
+    "h100": "hopper", "h200": "hopper", "h800": "hopper", "gh200": "hopper", "b200": "blackwell",
+    "b300": "blackwell", "gb200": "blackwell", "gb300": "blackwell", "mi210": "cdna2",
+    "mi250": "cdna2", "mi250x": "cdna2", "mi300x": "cdna3", "mi325x": "cdna3", "mi350x": "cdna4",
+    "mi355x": "cdna4", "cpu": "cpu",
 }  # fmt: skip
 """GPU family by the first word of a GPU's name: constants learnt on one may hold for the others.
 Workstation and gaming chips are in none.

@@ -34,7 +34,8 @@ def found_gpu(device: torch.device, ranks_per_node: int, measured: Measured) -> 
 def recognise(title: str, memory_bytes: float, compute_units: int) -> Gpu | None:
     """The GPU whose model number, memory and compute units are those of the device, if one is.
 
-    Where several agree, the form (SXM, PCIe) in the driver's name decides, SXM if it says none.
+    Where several agree, the form (SXM, PCIe) in the driver's name decides; if it says none, the one
+    whose own name says none, or SXM.
     """
     words = set(title.lower().replace("-", " ").split())
     fitting = [
@@ -44,8 +45,18 @@ def recognise(title: str, memory_bytes: float, compute_units: int) -> Gpu | None
         and gpu.compute_units == compute_units
         and abs(gpu.memory_bytes / memory_bytes - 1) < MEMORY_TOLERANCE
     ]
-    form = next((word for word in ("pcie", "sxm", "nvl") if any(word in w for w in words)), "sxm")
-    named = [gpu for gpu in fitting if form in gpu.name]
-    if len(fitting) == 1 or not named:
-        return fitting[0] if len(fitting) == 1 else None
-    return named[0]
+    if len(fitting) == 1:
+        return fitting[0]
+    said = next((form for form in FORMS if any(form in word for word in words)), "")
+    for form in (said,) if said else ("", "sxm"):
+        named = [gpu for gpu in fitting if _form(gpu.name) == form]
+        if named:
+            return named[0] if len(named) == 1 else None
+    return None
+
+
+FORMS = ("pcie", "sxm", "nvl")
+
+
+def _form(name: str) -> str:
+    return next((form for form in FORMS if form in name), "")

@@ -167,6 +167,7 @@ class Reading:
                     (Megatron's tp_comm_overlap), None: as the engine usually does
     exposed         of `Overlap`, what its switches have the replicas exchange beside nothing
     gradient_bytes  of one gradient, kept and exchanged, 0: as the engine has it
+    loss            how the loss is computed, a word of `core_loss`; "": as the engine does
     defers_sums     without a pipeline, sharded gradients add up whole over a step's micro-batches
                     and are reduced after the last
     micro_batch_is_most  the micro-batch is at most a replica's share of the batch (llm-foundry)
@@ -197,6 +198,7 @@ class Reading:
     userbuffers: bool | None = None
     exposed: tuple[str, ...] = ()
     gradient_bytes: float = 0.0
+    loss: str = ""
     defers_sums: bool = False
     micro_batch_is_most: bool = False
     ignored: tuple[str, ...] = ()

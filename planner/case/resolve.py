@@ -21,6 +21,7 @@ from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.load_models import known_as, load_model_config
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.hardware_profiles.tunings import Tuning
+from meshplan.planner.case.core_loss import with_loss
 from meshplan.planner.case.host_memory import check_host
 from meshplan.planner.case.missing import FLAGS, MissingFacts
 from meshplan.planner.case.packed import check_options, is_packed, packed_note
@@ -94,7 +95,7 @@ def resolve(
     _check_missing(facts, reading, settings, has_model=model is not None)
     model = _model(facts, reading, settings, model)
     engine = engine_named(settings.engine or reading.engine)
-    engine = _with_gradients(_overlapping(engine, reading), reading)
+    engine = with_loss(_with_gradients(_overlapping(engine, reading), reading), reading.loss)
     recompute, said = _recompute(given, near, reading)
     layout, training = stated_layout(facts, replace(reading, recompute=recompute), model)
     if waits := reading.unread_of(layout, training):

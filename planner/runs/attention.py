@@ -16,9 +16,14 @@ them, and its Table 4 measured as much. Neither used Transformer Engine, whose b
 FLASH_KERNELS = {
     "flash1": "flash1", "triton": "triton", "flash2": "flash2", "flash3": "flash3",
     "flash4": "flash4", "cudnn": "cudnn", "efficient": "efficient", "masked": "masked",
-    "sdpa": "flash2", "cudnn_mxfp8": "cudnn_mxfp8", "flex": "flex",
+    "sdpa": "flash2", "cudnn_mxfp8": "cudnn_mxfp8", "flex": "flex", "aiter": "cudnn",
 }  # fmt: skip
-"""`sdpa` calls FlashAttention-2, or what a GPU or release of PyTorch has instead; with a mask as a
+"""`aiter` is what Transformer Engine calls on AMD's GPUs, by MaxText's `cudnn_flash_te` too:
+Composable Kernel, with AITER's assembly, as NVTE_FUSED_ATTN_CK is 1 unless it is set
+(ROCm/TransformerEngine@ac80527d README.rst; amd-agi/maxtext-slurm@f64d93fe train_env.sh). Its rates
+are a profile's own there, as cuDNN's are on NVIDIA's.
+
+`sdpa` calls FlashAttention-2, or what a GPU or release of PyTorch has instead; with a mask as a
 tensor, `masked`, because no other kernel of PyTorch's takes one but cuDNN's, in releases that list
 that first. Transformers of July to November 2025 makes such a mask where a model is called without
 a cache and without an attention mask (issue 41856, mended by pull request 42367), and any release

@@ -63,7 +63,8 @@ def node_network_bytes_per_s(text: str, gpus_per_node: int) -> float | None:
 
 _RATE = re.compile(
     r"(?:(\d+)\s*[x*\u00d7]\s*)?(\d+(?:\.\d+)?)\s*G([bB])(?:it)?(?:ps|/s)?"
-    r"(?=[^;+]*(?:IB|InfiniBand|RoCE|RDMA|NIC|EFA|Omni-?Path|Ethernet|HDR|NDR|per node))([^;+]*)",
+    r"(?=[^;+]*(?:IB|InfiniBand|RoCE|RDMA|NIC|EFA|Omni-?Path|Slingshot|Ethernet|HDR|NDR|per node))"
+    r"([^;+]*)",
     re.IGNORECASE,
 )
 SAME_NETWORK = 0.25

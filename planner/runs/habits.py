@@ -275,17 +275,25 @@ STATES: dict[str, dict[str, Any]] = {
 }
 """What a word of the same fact says of what is kept and gathered."""
 
-NARROW_SUMS = {"bf16_sums_bytes": 0.0, "gradient_bytes": 2.0, "reduce_bytes": 2.0}
+SUMS: dict[str, dict[str, Any]] = {
+    "16": {"bf16_sums_bytes": 0.0, "gradient_bytes": 2.0, "reduce_bytes": 2.0},
+    "32": {"gradient_bytes": 4.0, "reduce_bytes": 4.0},
+}
+"""Gradients by the bits of a number, as they add up and are sent. Megatron-Bridge's recipes name
+`bf16_mixed` or another format of `training/mixed_precision.py`, whose grad_reduce_in_fp32 is true
+and goes over a recipe's own `ddp.grad_reduce_in_fp32` (update_config_with_precision_overrides);
+its performance recipes and some others set it false there (NVIDIA-NeMo/Megatron-Bridge@067f987).
+"""
 
 
 def _sums_said(row: Row) -> dict[str, Any]:
     """How gradients of several micro-batches add up, where the row says it."""
     words, framework = row.facts.gradient_add.split(), row.framework.lower()
-    narrow = NARROW_SUMS if "16" in words else {}
+    sums = next((SUMS[word] for word in words if word in SUMS), {})
     accumulates = row.global_batch > (row.micro_batch or 1) * max(row.dp or 1, 1)
     trainer = "deepspeed" not in framework and _is_trainer(row)
     whole = "unsynced" in words or (trainer and "synced" not in words)
-    return narrow | ({"sums_before_reducing": True} if accumulates and whole else {})
+    return sums | ({"sums_before_reducing": True} if accumulates and whole else {})
 
 
 def _is_trainer(row: Row) -> bool:

@@ -6,10 +6,10 @@ import re
 from typing import Any
 
 from meshplan.hardware_profiles.engine_schema import Engine
+from meshplan.planner.case.core_loss import CORE_LOSSES
 from meshplan.planner.runs.rows import Row
 
 WHOLE_LOSS = {"loss_chunks": 1, "chunked_loss": False}
-TE_LOSS = {"fused_cross_entropy": True, "logits_bytes": 2.0}
 FP32_LOSS = {"fused_cross_entropy": False, "logits_bytes": 14.0}
 """Logits cast to fp32 before PyTorch's loss, as engines/automodel-fp32-loss.toml counts them:
 prime-rl's (PrimeIntellect-ai/prime-rl@11d87ee8 src/prime_rl/trainer/model.py, forward) and, not in
@@ -45,8 +45,8 @@ the logits are let go before (pytorch/torchtitan@e8977b007 train.py, `del pred`)
 CPU, allocates 12.0 bytes a logit, 4.0 compiled.
 """
 COMPILED_LOSS = {"fused_cross_entropy": True, "logits_bytes": 4.0, "cut_logits_bytes": 0.0}
-LOSSES: dict[str, dict[str, Any]] = {
-    "te": TE_LOSS, "fp32": FP32_LOSS, "fp32_in_place": FP32_LOSS_IN_PLACE,
+LOSSES: dict[str, dict[str, Any]] = CORE_LOSSES | {
+    "fp32": FP32_LOSS, "fp32_in_place": FP32_LOSS_IN_PLACE,
     "fp32_shifted": FP32_SHIFTED_LOSS, "fp32_held": FP32_HELD_LOSS, "bf16": BF16_LOSS,
     "bf16_held": BF16_HELD_LOSS, "eager": EAGER_LOSS, "compiled": COMPILED_LOSS,
     "gathered": {"gathers_logits": True},

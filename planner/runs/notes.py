@@ -28,6 +28,7 @@ FACTS = {
     "attention_kernel": "flash1 to flash4: the first to the fourth FlashAttention; triton: the"
     " first as a Triton kernel; efficient: PyTorch's memory-efficient one, masked: and its mask is"
     " a tensor, so that it skips no key; cudnn, cudnn_mxfp8: cuDNN's, of inputs of 16 or 8 bits;"
+    " aiter: AMD's own, which Transformer Engine calls there;"
     " sdpa: PyTorch's scaled_dot_product_attention, which AMD's GPUs and Blackwell have a kernel"
     " for; flex: FlexAttention, compiled by Triton",
     "qk_norm": "head: norms of queries and keys",
@@ -66,6 +67,7 @@ FACTS = {
     " sums16: AMD's attention adds up gradients of queries in 16 bits"
     " (NVTE_CK_IS_V3_ATOMIC_FP32=0)",
     "fused_loss": "te: Transformer Engine's cross entropy, its gradient in place of the logits;"
+    " native, unfused: Megatron-Core's own, in fp32, with cross_entropy_loss_fusion and without;"
     " chunks, whole: torchtitan's loss in equal chunks of tokens or at once; fp32: logits"
     " cast to fp32 before PyTorch's own loss, fp32_in_place: before one whose gradient takes their"
     " place, fp32_shifted: the same where labels are shifted, not logits; bf16: PyTorch's own loss"
@@ -75,7 +77,7 @@ FACTS = {
     "gradient_add": "added: a kernel adds a weight's gradient to its buffer, not its product;"
     " unsynced: FSDP's gradients add up whole over a step's micro-batches (no_sync); synced: they"
     " are reduced after each; 16: bf16 gradients add up and are sent in 16 bits, as by DeepSpeed's"
-    " grad_accum_dtype",
+    " grad_accum_dtype; 32: in 32, as by grad_reduce_in_fp32 of Megatron-Bridge's recipes",
     "fp8_scaling": "rowwise: scales by row and column; flow: tokens go to experts in 8 bits",
     "bf16_layers": "FIRST LAST: layers at both ends that stay in 16 bits, as in 0 14",
     "stalling_p2p": "1: nanotron before its point-to-point fix",

@@ -128,6 +128,38 @@ def test_composed_clusters_take_the_node_of_their_kind(gpu: str) -> None:
     assert cluster.kernels.gpu == cluster.gpu.name
 
 
+@pytest.mark.parametrize(
+    ("typed", "cluster", "board"),
+    [
+        ("mn5", "marenostrum5", "h100-sxm"),
+        ("h100-64gb", "marenostrum5", "h100-sxm"),
+        ("leonardo-booster", "leonardo", "a100-80gb-sxm"),
+        ("a100-64gb", "leonardo", "a100-80gb-sxm"),
+    ],
+)
+def test_machines_with_cards_of_64_gb(typed: str, cluster: str, board: str) -> None:
+    """Found by what their users type; four GPUs on the board that others of their kind sit on."""
+    found = load_cluster(typed)
+    assert found.name == cluster
+    assert found.node == compose_cluster(board, 4, 25e9).node
+
+
+def test_islands_of_marenostrum_are_half_as_fast_to_each_other() -> None:
+    """160 nodes of four GPUs an island, 1:2 between islands; a group within one does not notice."""
+    cluster = load_cluster("marenostrum5")
+    assert cluster.pod is not None
+    assert (cluster.pod.gpus, cluster.pod.oversubscription) == (160 * 4, 2.0)
+
+
+def test_an_a800_has_eight_of_twelve_links() -> None:
+    """NVLink of 400 GB/s for 600; its network and chip are the A100's."""
+    cut, whole = load_cluster("a800"), load_cluster("dgx-a100")
+    rates, known = (dict(cluster.node.bus_bandwidth) for cluster in (cut, whole))
+    assert rates == pytest.approx({kind: rate * 2 / 3 for kind, rate in known.items()}, rel=0.01)
+    assert cut.network.bus_bandwidth.all_reduce == whole.network.bus_bandwidth.all_reduce
+    assert cut.gpu.peak_flops_per_s == whole.gpu.peak_flops_per_s
+
+
 def test_a_board_of_four_has_links_that_a_node_of_one_has_not() -> None:
     """Vista's GH200 are alone in their nodes: its links between GPUs are a network's."""
     alone, four = compose_cluster("gh200", 1, 25e9), compose_cluster("gh200", 4, 25e9)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from meshplan import hardware_profiles
-from meshplan.hardware_profiles.built_in import gpu_names, load_gpu, load_kernels
+from meshplan.hardware_profiles.built_in import gpu_names, load_gpu, load_kernels, usual_cluster
 
 PUBLISHED = Path(hardware_profiles.__file__).parent / "published"
 GIB = 2**30
@@ -102,12 +102,46 @@ def test_names_of_published_runs_are_known(name: str) -> None:
         pytest.param("rtx-5090", "rtx-4090", 170 * 2.407 / (128 * 2.52), id="170 SMs at 2.41 GHz"),
         pytest.param("a30", "a100-40gb-pcie", 56 * 1.44 / (108 * 1.41), id="56 SMs at 1.44 GHz"),
         pytest.param("a10g", "rtx-a6000", 80 * 1.71 / (84 * 1.8) / 2, id="half of 80 SMs"),
+        pytest.param("a100-64gb-sxm", "a100-80gb-sxm", 124 / 108, id="124 SMs"),
+        pytest.param("l40", "l20", 142 * 2.49 / (92 * 2.52), id="142 SMs at 2.49 GHz"),
+        pytest.param("mi210", "mi250x", 104 / 110, id="104 CUs"),
+        pytest.param("mi250", "mi250x", 104 / 110, id="a die of 104 CUs"),
+        pytest.param("h200-nvl", "h100-nvl", 1.0, id="the H100 NVL's"),
     ],
 )
 def test_peaks_follow_from_units_and_clocks(card: str, other: str, ratio: float) -> None:
     """Cards of one kind of unit differ by how many there are and how fast they run."""
     peak, known = (load_gpu(name).peak_flops_per_s["bf16"] for name in (card, other))
     assert peak == pytest.approx(known * ratio, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("card", "units", "nodes", "of_processors"),
+    [
+        pytest.param("h100-64gb-sxm", 680_960, 1_120, 80, id="MareNostrum 5, BSC"),
+        pytest.param("a100-64gb-sxm", 1_824_768, 3_456, 32, id="Leonardo, TOP500"),
+    ],
+)
+def test_units_of_a_card_without_a_datasheet_follow_from_its_machines(
+    card: str, units: int, nodes: int, of_processors: int
+) -> None:
+    """1,120 x (80 + 4 x 132) = 680,960 and 3,456 x (32 + 4 x 124) = 1,824,768."""
+    gpu, cluster = load_gpu(card), usual_cluster(card)
+    assert nodes * (of_processors + cluster.gpus_per_node * gpu.compute_units) == units
+    assert cluster.max_gpus == nodes * cluster.gpus_per_node
+
+
+@pytest.mark.parametrize(
+    ("card", "other", "stacks"),
+    [
+        pytest.param("h100-64gb-sxm", "h100-96gb-hbm2e", 6, id="six stacks"),
+        pytest.param("a100-64gb-sxm", "a100-80gb-sxm", 5, id="five stacks"),
+    ],
+)
+def test_four_stacks_of_hbm2e_carry_their_part(card: str, other: str, stacks: int) -> None:
+    """4 / 6 of 2.4 TB/s, and 4 / 5 of 2.04 TB/s, to the datasheets' rounding."""
+    own, known = (load_gpu(name).memory_bandwidth_bytes_per_s for name in (card, other))
+    assert own == pytest.approx(known * 4 / stacks, rel=0.03)
 
 
 def test_metas_h100_is_not_the_standard_one() -> None:
@@ -143,6 +177,7 @@ def test_rates_scale_with_the_peak_of_the_part_they_are_taken_from() -> None:
     [
         pytest.param("h100-nvl", "h100-pcie", 400 / 350, id="400 W for 350"),
         pytest.param("rtx-6000-ada", "l40s", 300 / 350, id="300 W for 350"),
+        pytest.param("h200-nvl", "h200", 600 / 700, id="600 W for 700"),
     ],
 )
 def test_products_of_one_chip_go_with_its_power(card: str, other: str, ratio: float) -> None:

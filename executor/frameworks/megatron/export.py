@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from meshplan.costmodels.units import counted
 from meshplan.executor.frameworks.export_notes import GPUS_PER_NODE, Answer, answer_of
+from meshplan.executor.frameworks.megatron.core_loss import loss_unsaid
 from meshplan.executor.frameworks.megatron.exchanges import dispatch_unsaid
 from meshplan.executor.frameworks.megatron.model import model_settings
 from meshplan.executor.frameworks.megatron.settings import (
@@ -49,8 +50,11 @@ def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
         framework="megatron",
         files={FILE: script},
         launch=f"bash {FILE}",
-        cannot_say=(*no_layout, *no_training, *no_model, *dispatch_unsaid(plan.engine, answer)),
-    )
+        cannot_say=(
+            *no_layout, *no_training, *no_model, *loss_unsaid(plan.engine),
+            *dispatch_unsaid(plan.engine, answer),
+        ),
+    )  # fmt: skip
 
 
 def _script(

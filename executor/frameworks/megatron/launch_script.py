@@ -32,6 +32,7 @@ from meshplan.executor.frameworks.megatron.attention_scores import (
     keeps_scores,
     scores_of_2023,
 )
+from meshplan.executor.frameworks.megatron.core_loss import loss_of_flags
 from meshplan.executor.frameworks.megatron.deepspeed_config import deepspeed_facts
 from meshplan.executor.frameworks.megatron.exchanges import exposed
 from meshplan.executor.frameworks.megatron.functional_tests import (
@@ -258,6 +259,7 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
         placement=placement,
         recompute=recompute,
         gradient_bytes=gradient_bytes(values),
+        loss="" if by_deepspeed else loss_of_flags(values),
         model_config=config,
         expert_tensor_follows=True,
         userbuffers=None if by_deepspeed else userbuffers,

@@ -16,6 +16,7 @@
     lora                 peft.dim, peft.target_modules, of a recipe for PEFT
     gradients of 16 bit  mixed_precision, built from its class: grad_reduce_in_fp32: false (the
                          engines whose recipes do so), or fp16_mixed; other recipes' names mean 32
+    loss                 model.cross_entropy_loss_fusion, model.cross_entropy_fusion_impl
 
 A recipe states the model and every default; the overrides state the layout. Written as YAML (for
 `--config-file`) and as `KEY=VALUE` words (for `run_recipe.py`); both are read, also inside a
@@ -36,6 +37,7 @@ from meshplan.executor.frameworks.documents.composed import Composed, composed
 from meshplan.executor.frameworks.documents.references import resolved
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.keys.lists import NEMO, judged
+from meshplan.executor.frameworks.megatron.core_loss import loss_of
 from meshplan.executor.frameworks.megatron.exchanges import exposed
 from meshplan.executor.frameworks.megatron.model_config import model_config_of, model_unread
 from meshplan.executor.frameworks.megatron.pipeline_layout import groups_unread
@@ -60,6 +62,7 @@ from meshplan.executor.frameworks.nemo.recipe import (
     left_to_recipe,
     lengths,
     of_towers,
+    sharding,
 )
 from meshplan.executor.frameworks.nemo.recipe_functions import claims as is_recipe
 from meshplan.executor.frameworks.nemo.recipe_functions import runs_of_functions
@@ -155,6 +158,7 @@ def _check_followed(found: Mapping[str, Fact], text: str) -> None:
 def _reading(run: Run, path: str) -> Reading:
     found = data_length(run.found)
     nemo = is_nemo(found)
+    found = found if nemo else sharding(found)
     check_trains(found)
     plain, unread, in_part = _in_megatrons_words(found, nemo=nemo)
     values = _entries(plain, run)
@@ -186,6 +190,7 @@ def _reading(run: Run, path: str) -> Reading:
         placement=placement,
         recompute=recompute,
         gradient_bytes=2.0 if nemo and sums_narrow(found) else 0.0,
+        loss="" if nemo else loss_of(values, whole=run.whole),
         model_config=None if in_part else config,
         expert_tensor_follows=True,
         userbuffers=None if userbuffers is None else bool(userbuffers.value),

@@ -13,6 +13,7 @@ from meshplan.costmodels.training import Precision
 from meshplan.executor.frameworks.adapters import bridge_settings
 from meshplan.executor.frameworks.documents.nested import as_yaml
 from meshplan.executor.frameworks.export_notes import GPUS_PER_NODE, LORA, answer_of, torchrun_words
+from meshplan.executor.frameworks.megatron.core_loss import loss_settings
 from meshplan.executor.frameworks.megatron.settings import (
     layout_settings,
     narrow_gradients,
@@ -78,7 +79,7 @@ def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
     training, more = training_settings(answer.training)
     if answer.layout.zero_stage == 0:
         layout["use_distributed_optimizer"] = False  # which recipes switch on
-    flat = _flat({**layout, **training})
+    flat = _flat({**layout, **training, **loss_settings(plan.engine)})
     precision = answer.training.precision
     if precision == "fp32":
         more.append(CannotSay("training.precision", "fp32", "a recipe's mixed_precision is 16 bit"))

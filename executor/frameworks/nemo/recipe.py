@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from meshplan.executor.frameworks.documents.values import shown
+from meshplan.executor.frameworks.documents.values import YES, shown
 from meshplan.executor.frameworks.megatron.settings import COUNTS
 from meshplan.planner.case.reading import Fact
 
@@ -42,6 +42,16 @@ def data_length(found: Mapping[str, Fact]) -> Mapping[str, Fact]:
         return found
     rest = {name: fact for name, fact in found.items() if name != "dataset.sequence_length"}
     return {"dataset.seq_length": stated, **rest}
+
+
+def sharding(found: Mapping[str, Fact]) -> Mapping[str, Fact]:
+    """The distributed optimizer is on where either section has it
+    (NVIDIA-NeMo/Megatron-Bridge@067f987d src/megatron/bridge/training/config.py,
+    `_validate_and_sync_distributed_optimizer_settings`).
+    """
+    names = [f"{section}.use_distributed_optimizer" for section in ("ddp", "optimizer")]
+    on = [found[name] for name in names if name in found and str(found[name].value).lower() in YES]
+    return {**found, **dict.fromkeys(names, on[0])} if on else found
 
 
 def lengths(found: Mapping[str, Fact]) -> list[Fact]:

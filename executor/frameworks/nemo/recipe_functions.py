@@ -129,7 +129,6 @@ def _of_record(config: Record) -> Run:
     unread += _adapters(config, found)
     unread += _sections(config)
     _precision(config, found, unknown)
-    _sharding(found)
     model, named = _model(config)
     whole = {name: fact for name, fact in unknown.items() if not name.endswith("*")}
     if not config.is_made:
@@ -208,16 +207,6 @@ def _precision(config: Record, found: Facts, unknown: Facts) -> None:
         own = found.pop(f"mixed_precision.{_WIDE}", Fact(named not in NARROW_RECIPES, line))
         found[f"ddp.{_WIDE}"] = own
         unknown.pop(f"ddp.{_WIDE}", None)
-
-
-def _sharding(found: Facts) -> None:
-    """The distributed optimizer is on where either section has it (training/config.py,
-    `_validate_and_sync_distributed_optimizer_settings`).
-    """
-    names = [f"{section}.use_distributed_optimizer" for section in ("ddp", "optimizer")]
-    on = next((found[name] for name in names if name in found and found[name].value is True), None)
-    if on is not None:
-        found.update(dict.fromkeys(names, on))
 
 
 def _adapters(config: Record, found: Facts) -> Iterator[Fact]:

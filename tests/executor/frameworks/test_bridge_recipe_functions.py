@@ -100,6 +100,15 @@ def test_what_a_recipe_does_that_is_not_read_is_named(body: str, named: str) -> 
     assert not named or any(named in each for each in unread), unread
 
 
+@pytest.mark.parametrize(("body", "word"), [
+    ("pass", "native"), ('cfg.model.cross_entropy_fusion_impl = "te"', "te"),
+    ("cfg.model.cross_entropy_loss_fusion = False", "unfused"),
+])  # fmt: skip
+def test_a_recipe_decides_which_loss_runs(body: str, word: str) -> None:
+    """What it does not set is as its model has it: fused, by Megatron-Core's own."""
+    assert _read(body).loss == word
+
+
 def test_lora_has_megatron_bridges_rank() -> None:
     named = "cfg.peft = default_peft_config('lora')\n    cfg.peft.dim = 4"
     ranks = {"cfg.peft = LoRA()": 32, "cfg.peft = LoRA(dim=8, alpha=16)": 8, named: 4}

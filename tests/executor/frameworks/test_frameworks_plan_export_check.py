@@ -19,6 +19,7 @@ from meshplan.costmodels.training import Training
 from meshplan.executor.frameworks import exporter_named, read_config
 from meshplan.planner.answer.answer import plan_of, solve
 from meshplan.planner.answer.question import Arguments, ask
+from meshplan.planner.case.core_loss import with_loss
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.predict import predicted, stage_memory, step_model_of
 from meshplan.planner.case.reading import Exported, Fact
@@ -44,6 +45,13 @@ def planned(engine: str) -> Plan:
 
 def _peaks(case: Case) -> list[float]:
     return [rank.reserved for rank in stage_memory(step_model_of(case))]
+
+
+def _as_planned(case: Case, exported: Exported) -> Case:
+    """With the loss of Transformer Engine, where the format lists it as what it cannot say."""
+    if "loss" not in {each.name for each in exported.cannot_say}:
+        return case
+    return replace(case, engine=with_loss(case.engine, "te"))
 
 
 WHOLE = [
@@ -72,7 +80,8 @@ def test_a_plan_exported_to_its_own_engine_fits_as_planned(
         (tmp_path / name).write_text(text)
         case = resolve(read_config(text, name), given, Settings())
         assert case.engine.name == engine
-        assert _peaks(case) == pytest.approx([rank.reserved for rank in plan.prediction.memory])
+        peaks = _peaks(_as_planned(case, exported))
+        assert peaks == pytest.approx([rank.reserved for rank in plan.prediction.memory])
         (found,) = check_paths([tmp_path / name], tools(), given)
         assert found.verdict == "fits", found.text
 
@@ -191,6 +200,7 @@ def test_kinds_of_exchanges_come_back_with_their_price(
         case = resolve(read_config(text, name), missing_facts(plan, exported), Settings())
         case = replace(case, layout=replace(case.layout, stages=plan.layout.stages))
         check_case(case)
+        case = _as_planned(case, exported)
         assert case.layout.context_kind == context_kind
         assert case.layout.dispatcher == dispatcher
         assert predicted(case).step_time_s == pytest.approx(plan.prediction.step_time_s, rel=1e-12)

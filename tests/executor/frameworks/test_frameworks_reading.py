@@ -3,12 +3,13 @@
 import re
 
 import pytest
-from random_plans import model_named, plan_of
+from random_plans import missing_facts, model_named, plan_of
 
 from meshplan.costmodels.layout import InvalidLayout, Layout, Stage, even_stages
 from meshplan.costmodels.training import Precision, Training
 from meshplan.executor.frameworks import FRAMEWORKS, exporter_named, framework_named, read_config
 from meshplan.executor.frameworks.torchtitan.names import MODELS, model_of_function
+from meshplan.hardware_profiles.engines import load_engine
 from meshplan.planner.case.reading import IllegalConfig, UnreadableConfig
 from meshplan.planner.case.resolve import resolve
 from meshplan.planner.case.settings import Settings
@@ -221,6 +222,56 @@ def test_a_recipe_of_precision_says_its_gradients(said: str, engine: str) -> Non
     """Bridge's fp16_mixed has grad_reduce_in_fp32=False, its bf16_mixed True."""
     text = f"model: {{tensor_model_parallel_size: 1}}\n{said}\n"
     assert read_config(text, "a.yaml").engine == engine
+
+
+@pytest.mark.parametrize(("said", "bytes_"), [
+    ("cross_entropy_fusion_impl: te", 2.0),
+    ("cross_entropy_fusion_impl: native", 13.0),
+    ("cross_entropy_loss_fusion: false, cross_entropy_fusion_impl: te", 8.0),
+    ("cross_entropy_loss_fusion: true", 8.0),
+])  # fmt: skip
+def test_overrides_say_which_loss_of_megatron_core_runs(said: str, bytes_: float) -> None:
+    """Bytes at the peak of a logit; which one is fused, the recipe decides where nothing does."""
+    text = f"model: {{tensor_model_parallel_size: 1, {said}}}\ntrain: {{micro_batch_size: 1}}\n"
+    facts = Settings(cluster="dgx-h100", gpus=8, seq_len=2048, global_batch_size=8)
+    model = model_named("llama-3.1-8b")
+    case = resolve(read_config(text, "a.yaml"), facts, Settings(), model=model)
+    assert case.engine.kernels.logits_bytes == bytes_
+
+
+@pytest.mark.parametrize(("flags", "word"), [
+    ("", "unfused"), ("--cross-entropy-loss-fusion", "native"),
+    ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", "te"),
+    ("--cross-entropy-fusion-impl te", "unfused"),
+])  # fmt: skip
+def test_megatrons_flags_say_its_loss(flags: str, word: str) -> None:
+    """Off and native unless they are there, whatever the width of gradients."""
+    reading = read_config(f"{MEGATRON} --bf16 --grad-reduce-in-bf16 {flags}", "a.sh")
+    assert (reading.engine, reading.loss) == ("megatron-bridge", word)
+
+
+@pytest.mark.parametrize(("ddp", "optimizer", "stage"), [
+    ("false", "true", 1), ("true", "false", 1), ("false", "false", 0),
+])  # fmt: skip
+def test_either_section_distributes_the_optimizer(ddp: str, optimizer: str, stage: int) -> None:
+    """Megatron-Bridge switches it on in both where one has it."""
+    name = "use_distributed_optimizer"
+    text = f"ddp: {{{name}: {ddp}}}\noptimizer: {{{name}: {optimizer}}}\n"
+    reading = read_config(f"model: {{tensor_model_parallel_size: 1}}\n{text}", "a.yaml")
+    assert reading.facts["zero_stage"].value == stage
+
+
+@pytest.mark.parametrize("engine", ["megatron", "megatron-bridge"])
+def test_a_plans_loss_is_in_its_overrides(engine: str) -> None:
+    """A library recipe may have another than the plan was priced with."""
+    layout = Layout(data_parallel=8, zero_stage=1, stages=even_stages(32, 1))
+    training = Training(seq_len=2048, global_batch_size=8)
+    plan = plan_of("llama-3.1-8b", layout, training).model_copy(update={"engine": engine})
+    exported = FRAMEWORKS["bridge"].export(plan, 8)
+    for name, text in exported.files.items():
+        back = resolve(read_config(text, name), missing_facts(plan, exported), Settings())
+        assert back.engine.kernels == load_engine(engine).kernels
+        assert "cross_entropy_loss_fusion" in text
 
 
 @pytest.mark.parametrize("name", ["megatron-bridge", "nemo"])

@@ -3,6 +3,12 @@
 import pytest
 from rows import engine_of
 
+from meshplan.costmodels.operations.kinds import AttentionCore
+from meshplan.costmodels.precision import RECIPES
+from meshplan.costmodels.seconds.kernels import Device, attention_s
+from meshplan.hardware_profiles.load import load_gpu, load_kernels
+from meshplan.hardware_profiles.tunings import Tuning
+
 
 @pytest.mark.parametrize(
     ("framework", "note", "attention"),
@@ -21,6 +27,29 @@ def test_a_note_names_the_attention_kernel(framework: str, note: str, attention:
     kernels = engine_of({"framework": framework, "note": note}).kernels
     assert (kernels.attention, kernels.flash_attention) == (attention, attention != "unfused")
     assert not (kernels.dropout and "Pax" in framework)
+
+
+@pytest.mark.parametrize("gpu", ["mi300x", "mi355x"])
+def test_transformer_engine_on_amd_calls_what_the_profile_was_measured_with(gpu: str) -> None:
+    """As Megatron's engine has it there; without a word MaxText's is PyTorch's, half as fast."""
+    maxtext = {"framework": "MaxText (JAX)"}
+    named = _attention_s(maxtext | {"attention_kernel": "aiter"}, gpu)
+    assert named == _attention_s({"framework": "megatron-lm", "year": "2026"}, gpu)
+    assert sum(_attention_s(maxtext, gpu)) > 2 * sum(named)
+
+
+def _attention_s(row: dict[str, str], gpu: str) -> list[float]:
+    """Seconds of a layer's attention over 8,192 tokens, forward and backward."""
+    kernels = engine_of(row).kernels
+    device = Device(
+        load_gpu(gpu), load_kernels(gpu), Tuning(), RECIPES["bf16"], kernels.attention,
+        uses_sdpa=kernels.uses_sdpa, sdpa_by_assembly=kernels.sdpa_by_assembly,
+    )  # fmt: skip
+    core = AttentionCore(
+        name="attention", queries=8192.0, keys=4096.0, all_keys=8192.0, heads=32, head_dim=128,
+        v_head_dim=128, fused=True,
+    )  # fmt: skip
+    return [float(attention_s(device, core, backward=backward)) for backward in (False, True)]
 
 
 def test_the_fork_of_the_zero_bubble_paper_has_no_flash_attention() -> None:

@@ -5,6 +5,7 @@ from rows import ROW
 
 from meshplan.costmodels.seconds.collectives import collective_s
 from meshplan.costmodels.seconds.process_groups import Group
+from meshplan.hardware_profiles.load import compose_cluster
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.runs.clusters import cluster_of as cluster_of_row
 from meshplan.planner.runs.rows import row_of
@@ -36,6 +37,16 @@ def test_slingshot_names_perlmutter_for_its_card_alone() -> None:
     assert cluster_of(ROW | slingshot | {"gpu": "a100-80gb-sxm"}).name == "perlmutter"
     assert cluster_of(ROW | slingshot | {"gpu": "a100-40gb-sxm"}).name == "aws-p4d"
     assert cluster_of(ROW | slingshot | {"gpu": "gh200"}).name == "alps-gh200"
+
+
+def test_slingshot_of_a_card_without_a_cluster_is_what_flags_say() -> None:
+    """Perlmutter's A100 of 40 GB: four cards of 200 Gb/s for four GPUs, as `--gpu a100-40gb-sxm
+    --gpus-per-node 4 --network 200Gb/s` has them; not AWS's half node.
+    """
+    said = {"gpu": "a100-40gb-sxm", "interconnect": "4 x 200 Gb/s Slingshot 11"}
+    found = cluster_of(ROW | said | {"gpus_per_node": "4"}).network
+    assert found == compose_cluster("a100-40gb-sxm", 4, 25e9).network
+    assert found.bus_bandwidth.all_gather > 40e9 > 21e9  # half of aws-p4d's node
 
 
 def test_a_network_that_the_job_measured_comes_after_its_cards() -> None:

@@ -296,6 +296,19 @@ def test_which_experts_qlora_quantises(year: str, bytes_: float) -> None:
 
 
 @pytest.mark.parametrize(("words", "bytes_"), [
+    pytest.param({}, 2.0, id="performance recipes: grad_reduce_in_fp32 false"),
+    pytest.param({"gradient_add": "32"}, 4.0, id="bf16_mixed: true"),
+    pytest.param({"gradient_add": "added 32"}, 4.0, id="beside another word"),
+])  # fmt: skip
+def test_in_how_many_bits_megatron_bridge_adds_gradients(
+    words: dict[str, str], bytes_: float
+) -> None:
+    """Of a recipe that names its precision in 32, kept and sent so."""
+    state = run_of(ROW | {"framework": "megatron-bridge (NeMo 26.06)"} | words).engine.state
+    assert (state.gradient_bytes, state.reduce_bytes) == (bytes_, bytes_)
+
+
+@pytest.mark.parametrize(("words", "bytes_"), [
     pytest.param({}, 4.0, id="main_grads_dtype is fp32"),
     pytest.param({"gradient_add": "16"}, 2.0, id="releases of early 2026, as a row says"),
     pytest.param({"framework": "megatron-core"}, 2.0, id="NVIDIA's recipes"),

@@ -3,6 +3,9 @@
 import pytest
 from rows import engine_of
 
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.planner.case.core_loss import CORE_LOSSES, loss_word
+
 
 @pytest.mark.parametrize(
     ("row", "chunks"),
@@ -102,3 +105,24 @@ def test_a_gradient_in_place_of_logits() -> None:
     found = [engine_of({"framework": "FSDP2", "fused_loss": word}).kernels for word in words]
     assert [kernels.logits_bytes for kernels in found] == [6.0, 8.0]
     assert all(kernels.fused_cross_entropy for kernels in found)
+
+
+@pytest.mark.parametrize(("said", "bytes_", "fused"), [
+    pytest.param("", 2.0, True, id="performance recipes: te"),
+    pytest.param("native", 13.0, False, id="native: as NeMo's"),
+    pytest.param("unfused", 8.0, False, id="unfused: as Megatron-LM's"),
+])  # fmt: skip
+def test_the_losses_of_megatron_core(said: str, bytes_: float, fused: bool) -> None:
+    """By the fields that a recipe of Megatron-Bridge sets."""
+    row = {"framework": "megatron-bridge (NeMo 26.06)", "fused_loss": said}
+    kernels = engine_of(row).kernels
+    assert (kernels.logits_bytes, kernels.fused_cross_entropy) == (bytes_, fused)
+
+
+@pytest.mark.parametrize(
+    ("engine", "word"), [("megatron-bridge", "te"), ("nemo", "native"), ("megatron", "unfused")]
+)
+def test_an_engines_own_loss_has_a_word(engine: str, word: str) -> None:
+    """A fact of one home: the bytes of a word are those that its engine's file states."""
+    assert loss_word(load_engine(engine)) == word
+    assert CORE_LOSSES[word]["logits_bytes"] == load_engine(engine).kernels.logits_bytes
