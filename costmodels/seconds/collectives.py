@@ -24,13 +24,16 @@
            Ultra-Scale Playbook's slow jobs: of 16 and 32 tensor-parallel ranks a collective takes
            4.5 to 5.1 ms from 67 to 805 MB]
 
-Source: bandwidth terms, nccl-tests doc/PERFORMANCE.md. On a cluster that was profiled itself the
-fitted curve of the same group shape wins over the formula, times `Kernels.shared_slowdown`. So do,
-for one message, curves of the node's kind of link (hardware_profiles/links): rings of 2 and 4 H100
-move 64 MiB at 0.58 and 0.73 of the bandwidth that large messages between 8 reach, which the formula
-takes for all. Between the sizes of groups that were measured seconds are linear in the ranks, and
-larger groups take as many seconds more than the largest as by the formula: both are assumptions.
-Weights and gradients go in many large messages and keep to the formula.
+Source: bandwidth terms, nccl-tests doc/PERFORMANCE.md. Alone, a balanced all_to_all between nodes
+takes within 16 % of the price on five clusters (tests: test_measured_all_to_all.py); exchanges of
+experts in training took up to three times as long on some (docs/accuracy_history.md). On a cluster
+that was profiled itself the fitted curve of the same group shape wins over the formula, times
+`Kernels.shared_slowdown`. So do, for one message, curves of the node's kind of link
+(hardware_profiles/links): rings of 2 and 4 H100 move 64 MiB at 0.58 and 0.73 of the bandwidth that
+large messages between 8 reach, which the formula takes for all. Between the sizes of groups that
+were measured seconds are linear in the ranks, and larger groups take as many seconds more than the
+largest as by the formula: both are assumptions. Weights and gradients go in many large messages and
+keep to the formula.
 
 Deduplicated dispatch (DeepEP): a token crosses the network once for each of the n/r nodes that hold
 one of its experts, and inside a node once for each such rank (`dispatch.distinct`), n - n/r of n of

@@ -3,7 +3,7 @@
 import pytest
 
 from meshplan.executor.profile.device import recognise
-from meshplan.hardware_profiles.load import load_gpu
+from meshplan.hardware_profiles.built_in import load_gpu
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from rows import engine_of
 from meshplan.costmodels.operations.kinds import AttentionCore
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.seconds.kernels import Device, attention_s
-from meshplan.hardware_profiles.load import load_gpu, load_kernels
+from meshplan.hardware_profiles.built_in import load_gpu, load_kernels
 from meshplan.hardware_profiles.tunings import Tuning
 
 

@@ -5,7 +5,7 @@ from rows import ROW
 
 from meshplan.costmodels.seconds.collectives import collective_s
 from meshplan.costmodels.seconds.process_groups import Group
-from meshplan.hardware_profiles.load import compose_cluster
+from meshplan.hardware_profiles.composed import compose_cluster
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.runs.clusters import cluster_of as cluster_of_row
 from meshplan.planner.runs.rows import row_of
