@@ -143,8 +143,9 @@ class KernelHabits(Frozen):
     routing_kernels in each direction, of the choice of experts and what follows of it
     weighs_inside_experts
                     the router's weight multiplies inside an expert, so that its output is not saved
-    routes_apart    how many tokens each expert gets, and the fp32 weights of the copies sent, are
-                    messages of their own
+    counts_by       collective by which ranks tell how many tokens each expert gets, beside an
+                    all-to-all of the tokens; "": no message of its own
+    weights_apart   beside such an all-to-all, so are the fp32 weights of the copies sent
     adapts_joined   LoRA puts one adapter beside a product of several weights (query, key and
                     value; gate and up), not one beside each
     updates_by_operator
@@ -165,6 +166,9 @@ class KernelHabits(Frozen):
                     under the other
     dtensor         "" where a compiler runs DTensors, tensor parallelism has none, or its plan was
                     not read (AutoModel, torchtune)
+    functions_alone axes whose exchanges are functions of autograd that the host applies on a rank
+                    of its own too: they find inside, forward and backward, that there is nothing to
+                    send. On other axes, and elsewhere, nothing is issued then
     adapter_casts   of PEFT's adapters in fp32 beside a 16-bit model: "inputs" are cast to fp32 and
                     back under autocast, or without it adapters compute in fp32, "all"; "fused": no
                     kernel scales their wide output, as one does in all others
@@ -241,7 +245,8 @@ class KernelHabits(Frozen):
     takes_chosen_rows: bool = False
     reorders_documents: bool = False
     routing_kernels: int = Field(default=10, ge=1)
-    routes_apart: bool = False
+    counts_by: Literal["", "all_to_all", "all_gather"] = ""
+    weights_apart: bool = False
     adapts_joined: bool = False
     graphed: tuple[Literal["attention", "mlp", "router", "experts"], ...] = ()
     step_graph: bool = False
@@ -250,6 +255,7 @@ class KernelHabits(Frozen):
     adapter_casts: AdapterCasts = "none"
     launches_block: bool = False
     dtensor: DTensorPlan = ""
+    functions_alone: tuple[Literal["tp", "ep"], ...] = ()
     communication_units: int = Field(default=0, ge=0)
     sink_token_s: float = Field(default=0.0, ge=0)
     sink_8bit_token_s: float | None = Field(default=None, ge=0)

@@ -9,8 +9,9 @@
 
 Each rank sends t k h numbers and receives as many, before and after the experts (all-to-all over
 ep); the busiest one receives, and sends back, the imbalance times as many, which all wait for.
-Where routing travels apart, the int64 counts of all experts go once forward, and the fp32
-weights of the t k copies there and their gradients back: few bytes, but messages. HybridEP gathers
+Beside an all-to-all of the tokens, the int64 counts of all experts are a message of their own
+forward (`KernelHabits.counts_by`), and the fp32 weights of the copies there and their gradients
+back (`weights_apart`): few bytes, but messages. DeepEP sends both with the tokens; HybridEP gathers
 who goes where, and sends weights of all experts with each copy (`routing_maps`). Tensor-parallel
 ranks hold different tokens (sequence parallel), so ep may run through tp, cp
 and dp.
@@ -115,9 +116,8 @@ def _to_experts(
         yield _latent(site, "latent_in", h, site.model.hidden)
     sent = share_permuted(site) * site.itemsize * sizes.copies * h
     yield permute(site, "permute", sent, adds="backward")
-    if kernels.routes_apart:
-        yield _of_routing(site, "counts", 8.0 * experts.experts, backward_count=0)
-        yield _of_routing(site, "weights", 4.0 * sizes.copies, backward_count=1)
+    if kernels.counts_by:
+        yield _counts(site, experts.experts, kernels.counts_by)
     yield from routing_maps(site, experts.experts)
     beside, received = weight_bytes(site, experts.experts), site.itemsize * sizes.rows * h
     in_8_bit = kernels.keeps_casts or kernels.receives_casts or kernels.keeps_received_cast
@@ -127,7 +127,11 @@ def _to_experts(
         saved_bytes=exchanged * received,
         kept_cast=in_8_bit,
     )
+    if kernels.weights_apart:
+        yield _weights(site, 4.0 * sizes.busiest)
     yield gather_experts(site, "expert_input", received, "all_gather")
+    if kernels.weights_apart:
+        yield _gathered_weights(site, 4.0 * sizes.rows)
     kept = (1.0 - exchanged) * received
     sorting = permute(site, "sort_by_expert", _sorted(site) * received, saved=kept, adds="backward")
     yield replace(sorting, kept_cast=in_8_bit)
@@ -283,13 +287,36 @@ def exchange_tokens(name: str, size_bytes: Number, routing: Routing) -> Communic
     )  # fmt: skip
 
 
-def _of_routing(site: Site, name: str, size_bytes: Number, backward_count: int) -> Communication:
-    """A message beside the tokens'."""
+def _counts(site: Site, experts: int, kind: Literal["all_to_all", "all_gather"]) -> Communication:
+    """How many tokens each expert gets from each rank."""
+    ranks = site.shard.ep if kind == "all_gather" else 1.0
+    sent = _exchanged(site) * share_permuted(site)
     return Communication(
-        name=name, axis="ep", kind="all_to_all", size_bytes=size_bytes, forward_count=1,
-        backward_count=backward_count, hidden_by="nothing", modules=("moe",),
-        present=where(site.shard.ep > 1, 1.0, 0.0),
+        name="counts", axis="ep", kind=kind, size_bytes=8.0 * experts * ranks, forward_count=sent,
+        backward_count=0, hidden_by="nothing", modules=("moe",), present=sent,
+        differentiable=False,
     )  # fmt: skip
+
+
+def _weights(site: Site, size_bytes: Number) -> Communication:
+    """The router's weights of the copies sent, behind the tokens, and their gradients back."""
+    sent = share_permuted(site)
+    return Communication(
+        name="weights", axis="ep", kind="all_to_all", size_bytes=size_bytes, forward_count=sent,
+        backward_count=sent, hidden_by="expert", modules=("moe",), present=sent,
+    )  # fmt: skip
+
+
+def _gathered_weights(site: Site, size_bytes: Number) -> Communication:
+    """The same on ranks that split one expert."""
+    sent = share_permuted(site)
+    found = gather_experts(site, "gathered_weights", size_bytes, "all_gather")
+    return replace(
+        found,
+        forward_count=found.forward_count * sent,
+        backward_count=found.backward_count * sent,
+        present=sent,
+    )
 
 
 def gather_experts(

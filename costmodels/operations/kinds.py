@@ -216,7 +216,9 @@ class Communication:
     hidden_by  the computing under which the engine may run it. "linear": the neighbouring matmul;
                "attention": the core attention (ring); "first_chunk": the core attention of the
                first of cp chunks of keys; "expert": the experts; "nothing"
-    present    1 in the layouts that have it, 0 in the others
+    present    1 in the layouts where the host issues it if there are several ranks, else 0
+    differentiable
+               whether autograd runs through it; not of whole numbers, counts and maps
     kept_cast  see `Matmul`
     scattered_bytes  what this rank gets of a reduce-scatter, where ranks share sequences
     """
@@ -231,6 +233,7 @@ class Communication:
     routing: Routing = Routing()
     hidden_by: Literal["linear", "attention", "first_chunk", "expert", "nothing"]
     present: Number = 1
+    differentiable: bool = True
     modules: tuple[Module, ...] = ("linear",)
     saved_bytes: Number = 0.0
     kept_cast: bool = False

@@ -38,7 +38,7 @@ def routing_maps(site: Site, experts: int) -> Iterator[Operation]:
     yield Communication(
         name="routing_map", axis="ep", kind="all_gather", size_bytes=tokens * experts,
         forward_count=gathers, backward_count=0, hidden_by="nothing", modules=("moe",),
-        present=gathers,
+        present=gathers, differentiable=False,
     )  # fmt: skip
     yield Pointwise(
         name="read_routing_map", forward_bytes=tokens * (experts + 5.0 * experts / shard.ep),

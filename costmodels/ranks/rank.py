@@ -139,19 +139,19 @@ class Rank:
         """What turns operations into costs."""
         setting, cluster, engine = self.setting, self.setting.cluster, self.setting.engine
         order, g, la = engine.legality.rank_order, cluster.gpus_per_node, self.layout
+        kernels = engine.kernels
         return Pricer(
-            self.device, cluster, engine.overlap, self.groups,
-            self.hops.crosses_nodes,
+            self.device, cluster, engine.overlap, self.groups, self.hops.crosses_nodes,
             self.site.sends_single_copies,
             setting.training.lora,
             self.packed_bytes,
             self._expert_overlap,
             (shard_group(la, order, g).nodes > 1) * 1.0,
             gradient_bytes(engine, self.site.itemsize),
-            engine.kernels.graphed, engine.kernels.products_apart, engine.kernels.fixed_capacity,
-            engine.kernels.drops_unread_replay, engine.kernels.keeps_listed,
-            engine.kernels.launch_share, engine.kernels.product_share,
-            engine.kernels.launches_block, engine.kernels.adapter_casts, engine.kernels.dtensor,
+            kernels.graphed, kernels.products_apart, kernels.fixed_capacity,
+            kernels.drops_unread_replay, kernels.keeps_listed, kernels.launch_share,
+            kernels.product_share, kernels.launches_block, kernels.adapter_casts,
+            kernels.dtensor, kernels.functions_alone,
         )  # fmt: skip
 
     @property

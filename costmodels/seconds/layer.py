@@ -60,6 +60,7 @@ from meshplan.costmodels.seconds.operation import (
     count_of,
     device_s,
     is_kept_cast,
+    is_sent,
     mean_flops_of,
     of_dense_layer,
     operators_s,
@@ -82,8 +83,7 @@ DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 
 @dataclass(frozen=True, slots=True)
 class Pricer:
-    """Turns operations into costs: the device, the cluster, the engine's overlap, the groups'
-    places.
+    """Turns operations into costs: device, cluster, the engine's overlap, the groups' places.
 
     deduplicates    whether tokens are sent once to each node and rank
     weights_leave   1 where the ranks that share weights are on several nodes, else 0
@@ -95,7 +95,7 @@ class Pricer:
     fixed_capacity  whether experts take as many rows whatever routers choose
     drops_unread    whether a replay leaves out what no backward reads
     keeps_unread    whether a checkpoint by operator keeps what no backward reads
-    launch_share, product_share, launches_block, adapter_casts, dtensor    see `KernelHabits`
+    from launch_share on    see `KernelHabits`
     """
 
     device: Device
@@ -119,6 +119,7 @@ class Pricer:
     launches_block: bool = False
     adapter_casts: AdapterCasts = "none"
     dtensor: DTensorPlan = ""
+    functions_alone: tuple[Axis, ...] = ()
 
     def cost(
         self, operations: Sequence[Operation], replayed: Iterable[RecomputeModule] = ()
@@ -348,16 +349,17 @@ class Pricer:
         if isinstance(op, Pointwise):
             return 0 if direction == "weight_grad" else op.kernels * op.issued_share
         if isinstance(op, Matmul):
-            beside = adapter_launches(
-                op, self.lora, self.adapter_casts, backward=direction != "forward"
-            )
+            is_backward = direction != "forward"
+            beside = adapter_launches(op, self.lora, self.adapter_casts, backward=is_backward)
             added = direction == "weight_grad" and self.gradient_bytes > 0
             products = op.groups if self.products_apart and "experts" in op.modules else 1
             return beside + products + added + cast_calls(self.device.recipe, op, direction)
         if isinstance(op, (AttentionCore, Scan)):
             forward, backward = core_kernels(op)
             return {"forward": forward, "input_grad": backward, "weight_grad": 0}[direction]
-        return 0 if direction == "weight_grad" else op.present
+        function = op.differentiable and op.axis in self.functions_alone
+        applied = function and direction != "weight_grad"
+        return op.present * (applied or is_sent(op, direction, self.groups[op.axis].size))
 
     def _waiting_s(self, op: Operation, direction: Direction) -> Number:
         """Of the host at tensor parallel's: by DTensor, and in pipelines across nodes [fitted]."""
@@ -372,8 +374,7 @@ class Pricer:
         op, tuning = each.op, self.device.tuning
         count = count_of(op, direction)
         if self.lora and direction == "input_grad":
-            alone = feeds_frozen_alone(op, self.lora, self.adapter_casts)
-            count = count - op.regathers * alone
+            count = count - op.regathers * feeds_frozen_alone(op, self.lora, self.adapter_casts)
         scale = tuning.expert_scale if "moe" in op.modules else tuning.collective_scale
         whole = scale * count * each.seconds
         overlap = self._overlap(op)

@@ -3,7 +3,9 @@
 from collections.abc import Iterable
 from typing import Literal
 
-from meshplan.costmodels.elementwise import Condition, Number, anywhere
+import numpy as np
+
+from meshplan.costmodels.elementwise import Condition, Number, anywhere, where
 from meshplan.costmodels.operations.kinds import (
     AttentionCore,
     Communication,
@@ -183,6 +185,12 @@ def count_of(op: Communication, direction: Direction) -> Number:
     if direction == "weight_grad":
         return 0.0
     return op.forward_count if direction == "forward" else op.backward_count
+
+
+def is_sent(op: Communication, direction: Direction, ranks: Number) -> Number:
+    """1 where several ranks meet in a collective of this direction, else 0."""
+    several = np.asarray(ranks) > 1
+    return where(several & (np.asarray(count_of(op, direction)) > 0), 1.0, 0.0)
 
 
 def forward_flops_of(op: Operation, *, full: bool = False) -> Number:

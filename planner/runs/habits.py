@@ -46,10 +46,12 @@ from 2.2" (@473225f9 megatron/core/jit.py, which compiles instead). Of GELU and 
 operators move 2 numbers and three 3 forward, twelve 2 and seven 3 backward
 (megatron/model/fused_bias_gelu.py; counted, not measured).
 """
-LOCAL: dict[str, Any] = {"norms_in_products": False, "biases": "apart", "copies_heads": True}
+OWN: dict[str, Any] = {"copies_heads": True, "functions_alone": ("tp", "ep")}
+LOCAL = OWN | {"norms_in_products": False, "biases": "apart"}
 """Megatron-LM's own layers instead of Transformer Engine's (--transformer-impl local):
 @f7727433 megatron/model/transformer.py copies queries, keys, values and the output around
-FlashAttention (rearrange, contiguous).
+FlashAttention (rearrange, contiguous). Functions of autograd are applied around tensor parallelism
+on a rank of its own too (@00caa53a megatron/core/tensor_parallel/mappings.py).
 """
 KERNELS: dict[str, dict[str, Any]] = {
     "liger": LIGER,
@@ -102,9 +104,9 @@ fanshiqing/grouped_gemm).
 """
 
 NOT_COMPILED = {"fused_norm": False, "fused_gated": False, "fused_rope": False}
-PLAIN = {"launch_share": 0.24, "adapter_casts": "none"}
+PLAIN = {"launch_share": 0.227, "adapter_casts": "none"}
 """An nn.Linear is issued in 13.48 us on a DGX H100 (NVIDIA/TransformerEngine issue 2053); a module
-of the engines that taught all engines' `launch_s` takes 56.2 (hardware_profiles/fits/generic.toml).
+of the engines that taught all engines' `launch_s` takes 59.3 (hardware_profiles/fits/generic.toml).
 What nothing compiles and nobody wraps in modules of his own is issued so, and no kernel takes the
 scaling of an adapter in.
 """
@@ -148,12 +150,12 @@ FSDP1 = "llm-foundry"
 CASTS_BY_ROW = {"cast_bytes": 14.0, "gathers_cast": False}
 """Measured on one H100, see hardware_profiles/engines/torchtitan.toml."""
 
-UNFUSED_LLAMA = {"fused_gated": False, "fused_rope": False, "copies_heads": True}
+UNFUSED_LLAMA = OWN | {"fused_gated": False, "fused_rope": False}
 """Megatron-LM until 2023: silu and product are kernels of PyTorch's, as is each step of a rotation
 (alibaba/Megatron-LLaMA@0dd0c21 megatron/model/transformer.py, of NVIDIA's tree; norms are apex'
-fused ones, FlagOpen/FlagScale@43b8604 megatron/model/__init__.py); heads are copied as under
-`LOCAL`. --no-bias-swiglu-fusion and
---no-rope-fusion switch off what came with Megatron Core 0.5.0 (`LAST_UNFUSED`). GPTs have neither.
+fused ones, FlagOpen/FlagScale@43b8604 megatron/model/__init__.py); layers are its own, as under
+`LOCAL`. --no-bias-swiglu-fusion and --no-rope-fusion switch off what came with Megatron Core 0.5.0
+(`LAST_UNFUSED`). GPTs have neither.
 """
 
 DISPATCHES = {"alltoall": "all_to_all", "hybridep": "hybridep"}

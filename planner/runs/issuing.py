@@ -1,4 +1,4 @@
-"""What the host takes to issue a dense layer of Transformer Engine's."""
+"""What the host of a Megatron-LM issues by its age: dense layers, and messages of experts."""
 
 import re
 from typing import Any
@@ -13,12 +13,22 @@ host more than PyTorch's (hardware_profiles/engines/megatron.toml, product_share
 taken to do so still. A container in the framework's name decides, else the year.
 """
 
+WEIGHED_BEHIND: dict[str, Any] = {"weights_apart": False}
+LAST_WEIGHED_BEHIND = 2024
+"""The alltoall dispatcher sends the router's weights since NVIDIA/Megatron-LM@26596307 of April
+2025 (core 0.13); before, they multiplied what came back from the experts.
+"""
+
 
 def issuing_said(row: Row, engine: Engine) -> dict[str, Any]:
-    """The habit of a Megatron-LM whose dense layers cost the host what they used to. What
-    Megatron-Bridge's cost is in its `launch_s`.
+    """The habits of an older Megatron-LM. What Megatron-Bridge's dense layers cost is in its
+    `launch_s`, and its first release sends weights.
     """
-    return HEAVY_PRODUCTS if engine.name == "megatron" and not _issues_lightly(row) else {}
+    if engine.name != "megatron":
+        return {}
+    behind = row.year is not None and row.year <= LAST_WEIGHED_BEHIND
+    heavy = {} if _issues_lightly(row) else HEAVY_PRODUCTS
+    return heavy | (WEIGHED_BEHIND if behind else {})
 
 
 def _issues_lightly(row: Row) -> bool:

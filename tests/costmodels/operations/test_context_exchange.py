@@ -131,3 +131,60 @@ def test_launches_are_those_of_the_kind() -> None:
             layer_operations(rank.site, rank.setting.model.kinds[0])
         )
     assert launches["hierarchical"] - launches["ring"] == 1
+
+
+@pytest.mark.parametrize("kind", CONTEXT_KINDS)
+def test_a_rank_of_its_own_issues_no_exchange(kind: str) -> None:
+    """Keys reach no other rank without context parallelism, whose kinds all cost the same then; a
+    ring of two is one kernel more to issue, forward and backward.
+    """
+    alone = replace(LAYOUT, context_parallel=1)
+    assert _issued(replace(alone, context_kind=kind)) == _issued(alone)
+    ring = _issued(replace(LAYOUT, context_kind="ring"))
+    assert [many - one for many, one in zip(ring, _issued(alone), strict=True)] == [1, 1]
+
+
+def test_experts_that_are_whole_issue_no_gather() -> None:
+    """Ranks that split experts gather their tokens and scatter what comes out, either way."""
+    whole = replace(LAYOUT, tensor_parallel=2, expert_parallel=4, expert_tensor_parallel=1)
+    split = replace(whole, expert_tensor_parallel=2)
+    more = zip(_issued(split, "mixtral-8x7b"), _issued(whole, "mixtral-8x7b"), strict=True)
+    assert [many - one for many, one in more] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("engine", "model", "more"),
+    [
+        pytest.param("megatron", "llama-3.1-8b", 0, id="Transformer Engine's layers: nothing"),
+        pytest.param(
+            "megatron", "mixtral-8x7b", 3, id="tokens and weights to experts, tokens back"
+        ),
+        pytest.param("megatron-deepspeed", "llama-3.1-8b", 4, id="around attention, around MLP"),
+        pytest.param("nanotron", "llama-3.1-8b", 0, id="nanotron's: inside products"),
+        pytest.param("torchtitan", "mixtral-8x7b", 0, id="PyTorch's: nothing"),
+    ],
+)
+def test_functions_that_a_rank_of_its_own_applies(engine: str, model: str, more: int) -> None:
+    """Both ways, beside what it issues without; where several share sequences all are sent."""
+    alone = Layout(data_parallel=8, zero_stage=1, stages=even_stages(32, 1))
+    two = replace(
+        alone, data_parallel=4, tensor_parallel=2, expert_parallel=4, sequence_parallel=True
+    )
+    for layout, each in ((alone, more), (two, 0)):
+        said = _issued(layout, model, engine, functions=False)
+        applied = zip(_issued(layout, model, engine), said, strict=True)
+        assert [function - none for function, none in applied] == [each, each]
+
+
+def _issued(
+    layout: Layout, model: str = "llama-3.1-8b", engine: str = "megatron", *, functions: bool = True
+) -> tuple[float, float]:
+    """Kernels of a layer that the host issues forward and backward, without weight gradients."""
+    rank = Rank(setting(engine, model), layout)
+    pricer, kind = rank.pricer, rank.setting.model.kinds[0]
+    assert isinstance(pricer, Pricer)
+    if not functions:
+        pricer = replace(pricer, functions_alone=())
+    operations = layer_operations(rank.site, kind)
+    forward = sum(pricer._launches(op, "forward") for op in operations)
+    return float(forward), float(sum(pricer._launches(op, "input_grad") for op in operations))

@@ -43,7 +43,7 @@ def test_graphs_of_parts_of_a_layer(scopes: str, part: tuple[str, ...], fewer: b
     ("shared", "fewer"),
     [
         pytest.param("0", 1 + 10, id="router 1 + top-k 10"),
-        pytest.param("1", 1 + 10 + 5, id="and a shared expert's up, activation, down, 2 gathers"),
+        pytest.param("1", 1 + 10 + 3, id="and a shared expert's up, activation, down"),
     ],
 )
 def test_a_graph_of_the_router_by_hand(shared: str, fewer: int) -> None:
