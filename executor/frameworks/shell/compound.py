@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
 from meshplan.executor.frameworks.shell import commands, syntax
 from meshplan.executor.frameworks.shell.asked import notes_of, of_machine
@@ -15,6 +15,7 @@ from meshplan.executor.frameworks.shell.endings import Exits, Place, Stops
 from meshplan.executor.frameworks.shell.expansion.expand import Expander
 from meshplan.executor.frameworks.shell.loops import Rounds
 from meshplan.executor.frameworks.shell.record import Script
+from meshplan.executor.frameworks.shell.traps import Traps
 from meshplan.executor.frameworks.shell.variables import Text, Variables
 from meshplan.executor.frameworks.shell.work import COMMAND_WORK
 from meshplan.planner.case.reading import UnreadableConfig
@@ -33,12 +34,17 @@ class Compound(ABC):
         self.printing: list[Text | None] | None = None  # what a function prints into `$( )`
         self.functions: dict[str, syntax.Node] = {}
         self.rounds = Rounds(self.expander, self.script, self.functions, self.place, self._asked)
+        self.traps = Traps()
         self.steps = 0
         self.ended = 0  # the status that a function or a shell of its own just ended with
 
     @abstractmethod
     def _simple(self, node: syntax.Simple) -> bool:
         """Follow a simple command; whether its status is 0."""
+
+    @abstractmethod
+    def _nested(self, texts: list[Text], line: int) -> bool:
+        """Follow text as a script of its own."""
 
     def run(self, node: syntax.Node) -> bool:
         """Follow `node`; whether its status is 0."""
@@ -60,7 +66,7 @@ class Compound(ABC):
         place, status = self.place, self.expander.status
         if (place.tested or not holds) and of_machine(node, self.functions):
             place.guesses.made += 1
-        if holds or place.tested or "errexit" not in self.variables.options:
+        if holds or place.is_asked() or "errexit" not in self.variables.options:
             return
         if self.printing is not None:
             raise Exits("exit", status)
@@ -97,7 +103,7 @@ class Compound(ABC):
         printed, statuses, holds = len(said), list[int](), True
         for at, (_, node) in enumerate(block.items, 1):
             del said[printed:]
-            with self.place.condition(asked=at < len(block.items)):
+            with self.place.part() if at < len(block.items) else nullcontext():
                 holds = self.run(node)
             statuses.append(self.expander.status)
         self.expander.statuses = statuses
@@ -114,10 +120,38 @@ class Compound(ABC):
         self.variables.options.discard(without)
         self.place.conditional = 0  # `exit` ends this one, whatever is around it
         try:
-            yield
+            with self._trapped():
+                yield
         finally:
             self.place.conditional = conditional
             self.variables.become(held)
+
+    @contextmanager
+    def _trapped(self) -> Iterator[None]:
+        """A shell that follows its own trap where it ends."""
+        outer, self.traps = self.traps, Traps()
+        try:
+            yield
+        except Stops:
+            self.at_exit()
+            raise
+        else:
+            self.at_exit()
+        finally:
+            self.traps = outer
+
+    def at_exit(self) -> None:
+        """Follow what the shell traps at its end, which keeps its status."""
+        text, line = self.traps.taken(), self.traps.line
+        if text is None:
+            return
+        ended, status = self.ended, self.expander.status
+        try:
+            with suppress(Stops):
+                self._nested([text], line)
+        except UnreadableConfig:
+            self.script.notes.append(f"line {line}: what `trap` does at the end is not read")
+        self.ended, self.expander.status = ended, status
 
     def _list(self, block: syntax.Block) -> bool:
         status, before, since = True, None, 0

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sized
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from meshplan.executor.frameworks.shell.variables import Guesses, Text, plain
 
@@ -28,6 +28,8 @@ class Place:
     tested       inside so many conditions, which may fail
     conditional  inside so many bodies that a condition decides
     unsure       inside so many of these whose condition something unknown answered
+    parts        inside so many parts of pipelines that a next one follows
+    said_of      notes of where such parts end
     left         how many `exit 0` were passed over, as a condition decides them
     """
 
@@ -38,6 +40,8 @@ class Place:
     conditional: int = 0
     unsure: int = 0
     left: int = 0
+    parts: int = 0
+    said_of: list[str] = field(default_factory=list)
 
     @contextmanager
     def condition(self, *, asked: bool = True) -> Iterator[None]:
@@ -47,6 +51,23 @@ class Place:
             yield
         finally:
             self.tested -= asked
+
+    @contextmanager
+    def part(self) -> Iterator[None]:
+        """A part of a pipeline before its last: `set -e` ends it, and nothing around it."""
+        outer, self.end = self.end, None
+        self.parts += 1
+        try:
+            with self.condition():
+                yield
+        finally:
+            self.parts -= 1
+            self.said_of += self._said("bash ends this part of the pipeline here")
+            self.end = outer
+
+    def is_asked(self) -> bool:
+        """Whether the status of a command is asked for within the shell that `set -e` ends."""
+        return self.tested > self.parts
 
     @contextmanager
     def body(self, since: int, *, decided: bool = True) -> Iterator[None]:
@@ -68,11 +89,14 @@ class Place:
             self.end = line, why, len(self.commands)
 
     def said(self) -> list[str]:
-        """A note of that place, where commands that are read stand behind it."""
+        """Notes of such places, where commands that are read stand behind them."""
+        return [*self.said_of, *self._said("bash stops here")]
+
+    def _said(self, ends: str) -> list[str]:
         if self.end is None or self.end[2] >= len(self.commands):
             return []
         line, why, _ = self.end
-        return [f"line {line}: bash stops here {why}; what is behind it is read too"]
+        return [f"line {line}: {ends} {why}; what is behind it is read too"]
 
 
 def status_of(words: list[Text], last: int) -> int:

@@ -117,6 +117,8 @@ class Follower(Compound):
             return self._call(name, words[1:], line)
         if name == "exec" and words[1:] and not (started := shown_text(words[1])).startswith("{"):
             self._builtin(started, words[1:], line)
+            if not self.place.conditional:
+                self.traps.taken()  # of a shell that is another program now
             name = "exit"  # nothing behind it is reached
         return self._builtin(name, words, line)
 
@@ -162,6 +164,8 @@ class Follower(Compound):
             return self.variables.shift(int(plain(words[1])) if commands.is_count(words[1:]) else 1)
         if name == "set":
             set_options(self.variables, words[1:])
+        elif name == "trap":
+            self.traps.set(words[1:], line)
         elif name == "let":
             return self.assignments.let(words[1:], line)
         elif name == "unset":
