@@ -40,7 +40,8 @@ def starter_of(words: Sequence[Fact], inherited: Mapping[str, str]) -> dict[str,
     if not left or str(left[0].value).startswith("-"):
         return {}
     first = next(filter(None, (_first(left, test) for test in _LAUNCHERS)), left[0])
-    name = str(first.value).rpartition("/")[2]
+    text = str(first.value)
+    name = text if "$" in text else text.rpartition("/")[2]
     found = {"starter": Fact("python" if _PYTHON.fullmatch(name) else name, first.line)}
     if name == "deepspeed":
         pairs = ((_SHORT.get(str(word.value)), after) for word, after in pairwise(left))

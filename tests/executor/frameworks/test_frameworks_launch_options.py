@@ -255,6 +255,8 @@ MEGATRON = (
                      "a number of processes '$N' leaves the number of GPUs open", id="srun"),
         pytest.param("nohup python -u", "python without a launcher starts one process, and "
                      "WORLD_SIZE is not set", id="no launcher"),
+        pytest.param('"$BIN/bind.sh"', "'$BIN/bind.sh' does not state how many GPUs "
+                     "there are in all", id="a program that is not known"),
         pytest.param("torchrun --nnodes 2 --nproc-per-node 8", None, id="all is said"),
     ],
 )  # fmt: skip
