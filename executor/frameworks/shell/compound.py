@@ -70,7 +70,8 @@ class Compound(ABC):
             return
         if self.printing is not None:
             raise Exits("exit", status)
-        place.note_end(node.line, f"by `set -e`: this command's status is {status}", since)
+        why = f"by `set -e`: this command's status is {status}"
+        place.note_end(node.line, why, status, since)
 
     def _run(self, node: syntax.Node) -> bool:
         if isinstance(node, syntax.Simple):
@@ -103,9 +104,11 @@ class Compound(ABC):
         printed, statuses, holds = len(said), list[int](), True
         for at, (_, node) in enumerate(block.items, 1):
             del said[printed:]
+            self.place.part_status = None
             with self.place.part() if at < len(block.items) else nullcontext():
                 holds = self.run(node)
-            statuses.append(self.expander.status)
+            ended = self.place.part_status if at < len(block.items) else None
+            statuses.append(self.expander.status if ended is None else ended)
         self.expander.statuses = statuses
         if "pipefail" in self.variables.options:
             self.ended = next(filter(None, reversed(statuses)), 0)

@@ -153,7 +153,7 @@ class Follower(Compound):
             status = status_of(words[1:], self.expander.status)
             if name == "exit" and self.place.conditional and self.printing is None:
                 self.place.left += not status
-                self.place.note_end(line, f"with status {status}")
+                self.place.note_end(line, f"with status {status}", status)
                 return True
             raise (Exits if name == "exit" else Stops)(name, status)
         if name in ("true", "false"):

@@ -58,6 +58,7 @@ def test_what_commands_print_is_what_bash_prints(command: str) -> None:
         "X=$(set -e; false; echo 2)", "set -e; X=$(false; echo 4)", "set -e; ! true; X=4",
         "X=$(set -eo pipefail; false | true; echo 2)",
         "set -e; if X=$(set -e; false; echo 4); then :; fi", "set a; set -; X=$#",
+        "set -e; { g; true; } | true; X=${PIPESTATUS[*]}",
         "X=`case b in a) echo 2;; *) echo 4;; esac`",
         'set -- a b; shift 3; X="$?$#"', 'set -- a b; shift 2; X="$?$#"',
         "set -- a b; X=1; while shift; do X=$((X+1)); done", "set a; shift; shift || X=4",
@@ -294,6 +295,13 @@ def test_where_a_part_of_a_pipeline_ends_is_noted(text: str, line: int) -> None:
     why = "by `set -e`: this command's status is 1; what is behind it is read too"
     said = f"line {line}: bash ends this part of the pipeline here {why}"
     assert _read(f"{text}\nX=4") == ("4", [said] if line else [])
+
+
+def test_a_part_that_ends_fails_its_pipeline() -> None:
+    """With `pipefail` the script ends there too, though the part's last command would hold."""
+    ends = "by `set -e`: this command's status is 1; what is behind it is read too"
+    said = [f"line 2: bash stops here {ends}"]
+    assert _read("set -eo pipefail\n{ false; true; } | cat\nX=4") == ("4", said)
 
 
 def test_a_trap_that_no_shell_reads_is_noted() -> None:
