@@ -100,7 +100,8 @@ def _case(words: list[Fact], script: Script, path: str, text: str, start: Start 
             words[at].line,
         )
     reading = _reading(values, path)
-    facts = {**launched(Values(launcher_arguments(words[:at])), text), **reading.facts}
+    began = Values(launcher_arguments(words[:at], script.inherited_by(words)))
+    facts = {**launched(began, text), **reading.facts}
     notes = (*script.notes, *left_open([words[at:]]), *reading.notes)
     return replace(reading, facts=_sharded(facts), notes=notes, unread=(*unread, *reading.unread))
 

@@ -32,10 +32,12 @@ FIELDS = COUNTS | frozenset(
     (
         *("sequence_parallel", "zero_stage", "shard_group", "schedule", "selective_modules"),
         *("optimizer_offload", "activation_offload", "precision", "optimizer", "model"),
-        *("lora", "optimizer_states", "context_kind", "dispatcher", "modules_apart"),
+        *("lora", "optimizer_states", "context_kind", "dispatcher", "modules_apart", "gpus_open"),
     )
 )
-"""Every fact a config may state: fields of `Layout` and `Training`, `gpus`, `model` (a name)."""
+"""Every fact a config may state: fields of `Layout` and `Training`, `gpus`, `model` (a name), and
+`gpus_open`, what of a launch leaves the GPUs to an option or the settings.
+"""
 
 
 Mode = Literal["none", "selective", "full"]

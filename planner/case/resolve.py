@@ -114,7 +114,7 @@ def resolve(
             *_replaced(given, reading), *_not_taken(asked, given),
             *_other_model(reading, given, model),
             *_recounted(counted, layout, training), *packed_note(facts, layout, training), *said,
-            *_precision_assumed(facts, training),
+            *_precision_assumed(facts, training), *_gpus_taken(facts, reading, given),
             *reading.notes, *_not_priced(facts, model, training),
             *unpriced(layout, engine),
         ),
@@ -140,6 +140,16 @@ def _precision_assumed(facts: dict[str, Fact], training: Training) -> Iterator[s
     if "precision" not in facts:
         said = f"the precision is not stated: {training.precision} is assumed"
         yield f"{said}; `precision` in meshplan.toml says it"
+
+
+def _gpus_taken(facts: dict[str, Fact], reading: Reading, given: Settings) -> Iterator[str]:
+    """Whose number of GPUs is taken, where the launch leaves it open."""
+    left, taken = reading.facts.get("gpus_open"), facts.get("gpus")
+    if left is None or taken is None or "gpus" in reading.facts:
+        return
+    said = f"the {taken.value} of the settings file are taken"
+    said = f"--gpus {taken.value} is taken" if given.gpus else said
+    yield f"line {left.line}: {left.value}: {said}"
 
 
 def _not_priced(facts: dict[str, Fact], model: Model, training: Training) -> Iterator[str]:

@@ -48,6 +48,14 @@ def processes_of(values: Values) -> Fact | None:
     return count if count and count.value > 0 else None
 
 
+def processes_launched(launcher: Mapping[str, Fact]) -> Fact | None:
+    """The same of the launcher's own words; None where the script leaves them open (`$N`)."""
+    stated = launcher.get("num_processes")
+    if stated is not None and "$" in str(stated.value):
+        return None
+    return processes_of(Values(launcher))
+
+
 def with_options(given: Mapping[str, Fact], near: Nearby) -> tuple[dict[str, Fact], Nearby]:
     """The launcher's arguments, and `near` with a file `OPTIONS` where some of them, or a DeepSpeed
     file that Accelerate's names, decide how the run is sharded. Raises `UnreadableConfig`.

@@ -19,7 +19,7 @@ from meshplan.executor.frameworks.documents.beside import beside
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.hugging_face.launch_options import (
     launcher_of,
-    processes_of,
+    processes_launched,
     with_options,
     with_precision,
 )
@@ -89,7 +89,8 @@ def _case(words: list[Fact], script: Script, path: str, text: str, start: Start 
     at = program_at(words)
     if at is None:
         raise UnreadableConfig("no Python program in the command that trains", words[0].line)
-    launcher, near = with_options(launcher_arguments(words[:at]), Nearby(Path(path), script.files))
+    began = launcher_arguments(words[:at], script.inherited_by(words))
+    launcher, near = with_options(began, Nearby(Path(path), script.files))
     stated = with_precision(_model_named(arguments(words[at + 1 :])), launcher)
     values = Arguments(needed(stated, start, _SAID_BY), script.waits)
     values.asked.add("")
@@ -102,7 +103,7 @@ def _case(words: list[Fact], script: Script, path: str, text: str, start: Start 
     assumed = (next_tokens(words[at]),) if trainer is _TRAINER else ()
     notes = (*script.notes, *left_open([words]), *reading.notes, *assumed)
     facts = {**begun, **reading.facts}
-    put(facts, gpus=processes_of(Values(launcher)))  # accelerate launch: all of them
+    put(facts, gpus=processes_launched(launcher))  # accelerate launch: all of them
     if _ACCUMULATED in stated.keys() - values.found.keys():
         del facts["num_micro_batches"]
     return replace(reading, facts=facts, notes=notes, unread=(*unread, *reading.unread))

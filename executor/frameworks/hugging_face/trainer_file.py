@@ -24,7 +24,7 @@ from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.hugging_face import trainer_command
 from meshplan.executor.frameworks.hugging_face.launch_options import (
-    processes_of,
+    processes_launched,
     with_options,
     with_precision,
 )
@@ -141,7 +141,8 @@ def _case(
     at = program_at(words)
     assert at is not None
     own = str(words[at - 1].value).rpartition("/")[2] in _STARTERS
-    given, near = with_options(launcher_arguments(words[:at]), Nearby(Path(path), script.files))
+    began = launcher_arguments(words[:at], script.inherited_by(words))
+    given, near = with_options(began, Nearby(Path(path), script.files))
     facts = with_precision(facts_of(words[at + 1 :], stated, content), given)
     values = Arguments(needed(facts, start, _said_by(trainer)), script.waits)
     launcher, unread = ("none", ()) if own else launcher_file(given, near, start)
@@ -149,7 +150,7 @@ def _case(
     found = dict(reading.facts)
     begun = launched(Values(given), text, read=near.text)
     gpus = begun.pop("gpus", None) or (_visible(held) if own else None)
-    put(found, gpus=gpus or processes_of(Values(given)), **begun)
+    put(found, gpus=gpus or processes_launched(given), **begun)
     assumed = (next_tokens(words[at]),) if trainer.name == "hf-trainer" else ()
     notes = (
         *script.notes,

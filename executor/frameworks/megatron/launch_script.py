@@ -138,7 +138,7 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
     if not any(set(arguments(words)) & _MARKS for words in commands):
         raise UnreadableConfig("no Megatron arguments found, such as --tensor-model-parallel-size")
     notes = (*script.notes, *left_open(commands))
-    cases = [_command(words) for words in commands]
+    cases = [_command(words, script.inherited_by(words)) for words in commands]
     cases = [
         replace(each, waits=script.waits, files=script.files, of_job=of_job,
                 printed=tuple(said_elsewhere(words, script.missed)),
@@ -202,7 +202,7 @@ class _Command:
     words: tuple[Fact, ...] = ()
 
 
-def _command(words: list[Fact]) -> _Command:
+def _command(words: list[Fact], inherited: Mapping[str, str]) -> _Command:
     """The program's arguments begin after the first word that is a Python file or a module."""
     starts = [at for at, word in enumerate(words) if _PROGRAM.search(str(word.value))]
     modules = [at + 1 for at, word in enumerate(words[:-1]) if word.value == "-m"]
@@ -212,7 +212,7 @@ def _command(words: list[Fact]) -> _Command:
         at, found = -1, arguments(words)
     if at < 0:
         return _Command("", launcher_arguments(words), found)
-    launcher, own = launcher_arguments(words[: at + 1]), tuple(words[at + 1 :])
+    launcher, own = launcher_arguments(words[: at + 1], inherited), tuple(words[at + 1 :])
     return _Command(str(words[at].value), launcher, found, words=own)
 
 

@@ -169,7 +169,8 @@ def _reading(run: Run, path: str) -> Reading:
     if _precision(facts) in ("bf16", "fp16"):
         put(facts, precision=values.word(MIXED, "mixed_precision", "precision"))
     lora, of_adapters = (None, []) if nemo else of_bridge(found)
-    put(facts, gpus=gpus_of_file(values, nemo=nemo) or run.gpus, lora=lora, model=run.model)
+    put(facts, gpus=gpus_of_file(values, nemo=nemo) or run.gpus, gpus_open=run.gpus_open)
+    put(facts, lora=lora, model=run.model)
     config = model_config_of(values)
     unread += [*changed_model(run, plain, values), *groups_unread(values, facts)]
     engine = "megatron" if _sums_wide(values) and lora is None else "megatron-bridge"

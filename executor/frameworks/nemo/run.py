@@ -15,6 +15,7 @@ class Run:
     unknown  entries that are stated, and whose values are not known, by their words
     whole    whether nothing is left to a recipe: it was read
     model    the catalogue's name of its model, where a recipe says it
+    gpus_open  what of its launch leaves the GPUs open, where no entry states them
     named    how a recipe names a model that is not in the catalogue
     """
 
@@ -26,4 +27,5 @@ class Run:
     unknown: Mapping[str, Fact] = field(default_factory=dict)
     whole: bool = False
     model: Fact | None = None
+    gpus_open: Fact | None = None
     named: str = ""

@@ -29,6 +29,7 @@ from meshplan.executor.frameworks.shell.launches import (
 from meshplan.executor.frameworks.shell.ranks import started
 from meshplan.executor.frameworks.shell.record import Script
 from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
+from meshplan.executor.frameworks.shell.starters import open_count
 from meshplan.planner.case.reading import Fact, Start
 
 _OVERRIDE = re.compile(r"\+{0,2}(\w+\.)+\w+=")
@@ -71,7 +72,11 @@ def runs_of(text: str, path: str, start: Start | None) -> list[Run]:
     judged, more = first_of(commands)
     notes = (*script.notes, *left_open(commands), *more)
     environment = start.environment if start else {}
-    return [_run(words, text, path, notes, script, environment) for words in judged]
+    runs = (_run(words, text, path, notes, script, environment) for words in judged)
+    return [
+        replace(run, gpus_open=open_count(Values(started(words) | arguments(words))))
+        for run, words in zip(runs, judged, strict=True)
+    ]
 
 
 def of_arrays(text: str, path: str, start: Start | None) -> tuple[Fact, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from meshplan.executor.frameworks.documents.values import Values, shown
 from meshplan.executor.frameworks.shell.launches import NOT_RUN, is_output, started_with
 from meshplan.executor.frameworks.shell.ranks import started
+from meshplan.executor.frameworks.shell.starters import starter_of
 from meshplan.planner.case.reading import Fact, UnreadableConfig
 
 _LISTS = (
@@ -100,9 +101,13 @@ def options_of(words: Sequence[Fact]) -> list[tuple[Fact, list[Fact]]]:
     return found
 
 
-def launcher_arguments(words: list[Fact]) -> dict[str, Fact]:
-    """The same of what starts a program, with the short options of `srun` and `mpirun`."""
-    return started(words) | arguments(words)
+def launcher_arguments(
+    words: list[Fact], inherited: Mapping[str, str] | None = None
+) -> dict[str, Fact]:
+    """The same of what starts a program, with short options, the launcher's name and, of none, what
+    the program inherits.
+    """
+    return starter_of(words, inherited or {}) | started(words) | arguments(words)
 
 
 def _store(found: dict[str, Fact], name: str, texts: list[str], line: int) -> None:

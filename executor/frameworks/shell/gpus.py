@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from meshplan.executor.frameworks.documents.values import Values
 from meshplan.executor.frameworks.shell.hosts import Read, gpus_of_hosts, is_of_hosts, nothing
 from meshplan.executor.frameworks.shell.ranks import ranks_of
+from meshplan.executor.frameworks.shell.starters import open_count
 from meshplan.planner.case.reading import Fact, IllegalConfig
 
 _LAUNCHERS = (("nproc_per_node", "nnodes"), ("num_gpus", "num_nodes"))  # torchrun's, DeepSpeed's
@@ -15,12 +16,13 @@ _OF_NODE = ("gpus_per_node", "gres", "nproc_per_node", "ntasks_per_node")
 def launched(
     launcher: Values, text: str, of_job: Fact | None = None, read: Read = nothing
 ) -> dict[str, Fact]:
-    """`gpus` of a launch, or the `nodes` of which it takes whole ones; nothing where neither is
-    stated. The arguments are those of `gpus_of`.
+    """`gpus` of a launch, or the `nodes` of which it takes whole ones, else `gpus_open`, what of it
+    leaves them open. The arguments are those of `gpus_of`.
     """
     gpus = gpus_of(launcher, text, of_job, read)
     nodes = None if gpus else _whole_nodes(launcher)
-    found = {"gpus": gpus, "nodes": nodes}
+    left = None if gpus or nodes else open_count(launcher)
+    found = {"gpus": gpus, "nodes": nodes, "gpus_open": left}
     return {name: fact for name, fact in found.items() if fact is not None}
 
 

@@ -1,14 +1,16 @@
-"""GPUs of DeepSpeed's launcher, which takes them from a file of hosts.
+"""GPUs of DeepSpeed's launcher and of mpirun, which take them from a file of hosts.
 
     deepspeed --hostfile hosts train.py             all slots of the file's hosts
     deepspeed --hostfile hosts --num_nodes 2 ...    those of its first two hosts
     deepspeed --hostfile hosts --num_gpus 4 ...     four on each host
     deepspeed --include a:0,1@b train.py            two of a, and all of b
     deepspeed --exclude a:0 train.py                all but one of a
+    mpirun --hostfile hosts -N 4 python train.py    four on each host, else all slots
 
-Each line of the file is `HOST slots=N`. Source: DeepSpeed 0.19.8 deepspeed/launcher/runner.py
-(_parse_hostfile, parse_node_config_list, parse_resource_filter, apply_num_nodes_and_gpus). Leaves
-out: the file that it looks for where none is named (/job/hostfile).
+Each line of the file is `HOST slots=N`. Sources: DeepSpeed 0.19.8 deepspeed/launcher/runner.py
+(_parse_hostfile, parse_node_config_list, parse_resource_filter, apply_num_nodes_and_gpus);
+open-mpi/ompi v4.1, man page of mpirun (--hostfile, -N). Leaves out: the file that DeepSpeed looks
+for where none is named (/job/hostfile).
 """
 
 import re
@@ -24,6 +26,7 @@ _HOST = re.compile(r"(\S+)\s+slots=([0-9]{1,4})\b")
 _SLOTS = re.compile(r"[0-9]{1,4}(,[0-9]{1,4})*")
 _MOST_HOSTS = 100_000
 _TRIMS = ("num_gpus", "num_nodes")
+_EACH = "per_node"  # the processes that mpirun starts on each host
 _FILTERS = ("include", "exclude")
 
 
@@ -97,8 +100,12 @@ def _filtered(
 
 
 def _trimmed(hosts: dict[str, set[int]], launcher: Values) -> dict[str, set[int]] | None:
-    """The first `--num_nodes` of them, with `--num_gpus` of each; None where one is no number."""
-    stated = [launcher.found.get(name, Fact(-1, 1)).value for name in _TRIMS]
+    """The first `--num_nodes` of them, with `--num_gpus` of each, or mpirun's `-N`; None where one
+    is no number.
+    """
+    given = {name: launcher.found.get(name, Fact(-1, 1)) for name in _TRIMS}
+    given["num_gpus"] = launcher.found.get(_EACH, given["num_gpus"])
+    stated = [fact.value for fact in given.values()]
     if not all(re.fullmatch(r"-1|[0-9]{1,6}", str(value)) for value in stated):
         return None
     each, nodes = map(int, stated)

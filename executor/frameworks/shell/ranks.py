@@ -19,12 +19,16 @@ _SRUN: Mapping[str, str] = {
     "N": "nodes", "n": "ntasks", "G": "gpus",
     **{name: name for name in ("nodes", "ntasks", "ntasks-per-node", "gpus-per-node", "gpus")},
 }  # fmt: skip
-_MPIRUN: Mapping[str, str] = dict.fromkeys(("n", "np", "c"), "ntasks")
-_STARTERS = {
+_MPIRUN: Mapping[str, str] = {
+    **dict.fromkeys(("n", "np", "c"), "ntasks"),
+    **dict.fromkeys(("N", "npernode", "ppn"), "per_node"),
+    **dict.fromkeys(("hostfile", "machinefile"), "hostfile"),
+}
+STARTERS = {
     "srun": _SRUN,
     **dict.fromkeys(("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"), _MPIRUN),
 }
-_STARTS_MORE = re.compile(
+STARTS_MORE = re.compile(
     r"(^|[/.])(torchrun|torch\.distributed(\.\w+)?|accelerate|deepspeed|composer|llamafactory-cli)$"
 )
 """Launchers whose processes are not those of `srun`."""
@@ -41,15 +45,15 @@ def started(words: Iterable[Fact]) -> dict[str, Fact]:
     their number is the job's.
     """
     texts = [(str(word.value), word.line) for word in words]
-    at = next((at for at, (text, _) in enumerate(texts) if _name(text) in _STARTERS), None)
+    at = next((at for at, (text, _) in enumerate(texts) if _name(text) in STARTERS), None)
     if at is None:
         return {}
-    known, found = _STARTERS[_name(texts[at][0])], dict[str, Fact]()
+    known, found = STARTERS[_name(texts[at][0])], dict[str, Fact]()
     pairs = zip(texts[at + 1 :], [*texts[at + 2 :], ("", 0)], strict=True)
     for (text, line), (after, _) in pairs:
         if _PROGRAM.search(text):
             break
-        if _STARTS_MORE.search(text):
+        if STARTS_MORE.search(text):
             return found
         option, value = _split(text, after)
         if option in known:
@@ -69,7 +73,7 @@ def started_shell(words: list[Text]) -> list[Text]:
     """
     texts = [plain(word) for word in words]
     at = next((at for at, text in enumerate(texts) if _SHELL.fullmatch(text)), 0)
-    return words[:at] if texts and _name(texts[0]) in _STARTERS else []
+    return words[:at] if texts and _name(texts[0]) in STARTERS else []
 
 
 def ranks_of(launcher: Values) -> Fact | None:

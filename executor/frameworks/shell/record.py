@@ -53,6 +53,11 @@ class Script:
             note = f"line {first[0].line}: {begins[0][:60]} is no argument: {why}"
             self.notes += [note] * (note not in self.notes)
 
+    def inherited_by(self, words: list[Fact]) -> dict[str, str]:
+        """The variables that a command is started with."""
+        pairs = zip(self.commands, self.exported, strict=True)
+        return next((given for each, given in pairs if each == words), {})
+
     def forget(self, count: int) -> bool:
         """Drop all commands but the first `count`; whether there were more."""
         more = len(self.commands) > count

@@ -7,8 +7,8 @@ environment and the script's own arguments are unknown: empty in conditions, nam
 words of a command.
 
 Source: GNU Bash manual 5.2, chapter 3. The tests compare with what bash does.
-Leaves out: sourced files that lie elsewhere, `read` but of a here-string or here-document, `trap`,
-job control.
+Leaves out: sourced files that lie elsewhere, `read` but of a here-string or here-document, `trap`
+of signals, job control.
 """
 
 from collections.abc import Mapping
@@ -50,6 +50,8 @@ def _followed(text: str, given: Mapping[str, str], path: str) -> Script:
     follower.exported |= given.keys()
     with suppress(Stops):
         follower.run(parse(split_words(text)))
+    ended = follower.place.said()
+    follower.at_exit()
     known = follower.variables
     script = follower.script
     script.variables = {
@@ -67,7 +69,7 @@ def _followed(text: str, given: Mapping[str, str], path: str) -> Script:
         "says another"
         for name, (number, line) in known.left.items()
     )
-    said = [*script.notes, *guessed, *ends, *left, *follower.place.said()]
+    said = [*script.notes, *guessed, *ends, *left, *ended]
     script.notes = list(dict.fromkeys(said))
     return script
 

@@ -29,8 +29,11 @@ from typing import Any
 
 from meshplan.executor.frameworks.documents.beside import beside
 from meshplan.executor.frameworks.documents.parse import read_yaml
-from meshplan.executor.frameworks.documents.values import Values, shown
-from meshplan.executor.frameworks.hugging_face.launch_options import processes_of, with_options
+from meshplan.executor.frameworks.documents.values import Values, put, shown
+from meshplan.executor.frameworks.hugging_face.launch_options import (
+    processes_launched,
+    with_options,
+)
 from meshplan.executor.frameworks.hugging_face.nearby import Nearby
 from meshplan.executor.frameworks.hugging_face.trainer_command import launcher_file
 from meshplan.executor.frameworks.hugging_face.trainer_file import facts_of, file_word, which_file
@@ -46,6 +49,7 @@ from meshplan.executor.frameworks.shell.launches import (
 )
 from meshplan.executor.frameworks.shell.record import Script
 from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
+from meshplan.executor.frameworks.shell.starters import open_count
 from meshplan.executor.frameworks.swift.fsdp import fsdp_of
 from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.reading import Fact, NothingToRead, Reading, Start, UnreadableConfig
@@ -126,14 +130,16 @@ def _case(
                                "start", words[0].line)  # fmt: skip
     given, near = with_options(arguments(words[:at]), near)
     known = Values(given)
-    gpus = (gpus_of(known, text) or processes_of(known)) if given else None
+    gpus = (gpus_of(known, text) or processes_launched(given)) if given else None
     launch = {**in_file, **held, **({"gpus": gpus} if gpus else {})}
     named, unread = launcher_file(given, near, start) if given else ("", ())
     begun = replace(start or Start(), launched_by=named)
     reading = _reading(Arguments(_translated(stated), script.waits), stated, launch, near, begun)
     notes = (*script.notes, *left_open([words]), *its, *reading.notes)
+    facts = dict(reading.facts)
+    put(facts, gpus_open=open_count(known))
     unread = (*unread, *said_elsewhere(words, script.missed), *reading.unread)
-    return replace(reading, notes=notes, unread=unread)
+    return replace(reading, facts=facts, notes=notes, unread=unread)
 
 
 def _with_file(

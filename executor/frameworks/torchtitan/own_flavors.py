@@ -1,6 +1,6 @@
 """Sizes that a copy of torchtitan gives a flavor, where they are not those of the model that we
-take it for: copies are changed, and TOML says no more than the flavor's name. A Llama of which all
-is understood is priced with them (`own_models`); of another model they are named.
+take it for: copies are changed, and TOML says no more than the flavor's name. A Llama or Qwen3 of
+which all is understood is priced with them (`own_models`); of another model they are named.
 
     torchtitan/models/llama3/__init__.py     llama3_configs = {"8B": TransformerModelArgs(dim=...)}
     since 0.3                                llama3_configs = {"8B": _8b}
@@ -24,19 +24,16 @@ from pathlib import Path
 
 from meshplan.executor.frameworks.documents.beside import beside
 from meshplan.executor.frameworks.documents.values import shown
-from meshplan.executor.frameworks.torchtitan.own_models import llama_of
+from meshplan.executor.frameworks.torchtitan.own_models import own_config, sizes_of
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.load_models import load_model_config
 from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.reading import Fact, UnreadableConfig
 
 _PLACES = ("models/{}", "experiments/{}", "models/llama")
-_FIELDS = {
-    "dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
-    "n_kv_heads": "num_key_value_heads", "hidden_dim": "intermediate_size",
-}  # fmt: skip
-_BUILT = _FIELDS.keys() | {"ffn_dim_multiplier", "multiple_of"}
+_BUILT = sizes_of("").keys() | {"ffn_dim_multiplier", "multiple_of"}
 _OUTER = frozenset(("dim", "vocab_size"))  # rotary embeddings have a `dim` of their own
+_STATED = _BUILT | _OUTER | {"head_dim"}  # in a function, where all its calls agree
 _MULTIPLE_OF = 256  # the default of `multiple_of`
 _MOST = 1e9  # of a size; more is no model
 _ARGUMENTS = ("model/args.py", "args.py", "model.py", "model/model.py")
@@ -69,13 +66,13 @@ def own_model(path: str, module: str, flavor: Fact, ours: str) -> Own:
         stated = _stated(file, module, str(flavor.value)) if file else None
         if stated is None:
             continue
-        others = [*_others(stated.sizes, known)]
-        if ours and not others and not _ties_otherwise(stated.llama, known):
+        others = [*_others(stated.sizes, known, sizes_of(module))]
+        if ours and not others and not _ties_otherwise(stated.config, known):
             return Own()
-        if stated.llama is not None and module in _LLAMAS:
+        if stated.config is not None:
             vocab = {"vocab_size": known["vocab_size"]} if "vocab_size" in known else {}
             said = f"model.flavor {shown(flavor.value)} is priced with its sizes in {name}"
-            return Own(config=vocab | stated.llama, said=said)
+            return Own(config=vocab | stated.config, said=said)
         named = (
             Fact(f"model.flavor {shown(flavor.value)} ({name} has {theirs} "
                  f"{stated.sizes[theirs]:g}, {why.format(ours=ours)})", flavor.line)
@@ -85,16 +82,18 @@ def own_model(path: str, module: str, flavor: Fact, ours: str) -> Own:
     return Own()
 
 
-def _ties_otherwise(llama: Mapping[str, object] | None, known: Mapping[str, object]) -> bool:
-    """Whether the copy's own Llama has its embeddings tied, or not, where the model has not."""
+def _ties_otherwise(config: Mapping[str, object] | None, known: Mapping[str, object]) -> bool:
+    """Whether the copy's own model has its embeddings tied, or not, where the model has not."""
     tied = "tie_word_embeddings"
-    return llama is not None and llama[tied] != known.get(tied, False)
+    return config is not None and config[tied] != known.get(tied, False)
 
 
-def _others(sizes: Mapping[str, float], known: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+def _others(
+    sizes: Mapping[str, float], known: Mapping[str, object], fields: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
     """Each size that the model does not have, and what is said of it."""
-    foreign = [name for name in sizes if name not in _KNOWN]
-    for theirs, field in _FIELDS.items():
+    foreign = [name for name in sizes if name not in _KNOWN | fields.keys()]
+    for theirs, field in fields.items():
         derived = theirs == "hidden_dim" and foreign
         if field in known and theirs in sizes and sizes[theirs] != known[field] and not derived:
             yield theirs, f"{{ours}} has {known[field]}"
@@ -103,10 +102,12 @@ def _others(sizes: Mapping[str, float], known: Mapping[str, object]) -> Iterator
 
 @dataclass(frozen=True, slots=True)
 class _Stated:
-    """A flavor's numbers, with a Llama's feed-forward width, and its configuration if it is one."""
+    """A flavor's numbers, with a Llama's feed-forward width, and its configuration if all of it is
+    understood.
+    """
 
     sizes: Mapping[str, float]
-    llama: dict[str, object] | None
+    config: dict[str, object] | None
 
 
 def _stated(file: Path, module: str, flavor: str) -> _Stated | None:
@@ -120,7 +121,8 @@ def _stated(file: Path, module: str, flavor: str) -> _Stated | None:
                 kind = ast.unparse(found.func) if isinstance(found, ast.Call) else ""
                 fields = _fields(kind, file.parent) if kind else {}
                 sizes = _with_feed_forward(_numbers(found, fields), module)
-                return _Stated(sizes, llama_of(found, frozenset(fields), sizes)) if sizes else None
+                config = own_config(module, found, fields, sizes)
+                return _Stated(sizes, config) if sizes else None
     return None
 
 
@@ -159,16 +161,22 @@ def _numbers(flavor: ast.Call | ast.FunctionDef, fields: Mapping[str, float]) ->
 
 
 def _fields(kind: str, folder: Path) -> dict[str, float]:
-    """The fields of the copy's class of arguments, by their defaults, 0 where that is no size."""
+    """The fields of the copy's class of arguments by their defaults: 1 of a switch that is on, else
+    0 of what is no size.
+    """
     files = (folder / name for name in _ARGUMENTS)
     classes = (node for file in files if file.is_file() for node in _tree(file).body
                if isinstance(node, ast.ClassDef) and node.name == kind.split(".")[-1])  # fmt: skip
     lines = (line for node in islice(classes, 1) for line in node.body)
     return {
-        line.target.id: _size(line.value) if line.value else 0
+        line.target.id: (_size(line.value) or _is_true(line.value)) if line.value else 0
         for line in lines
         if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
     }
+
+
+def _is_true(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and value.value is True
 
 
 def _says_size(name: str, size: float) -> bool:
@@ -188,7 +196,7 @@ def _of_function(function: ast.FunctionDef) -> dict[str, float]:
     for outer in filter(None, returned):
         for call in (each for each in ast.walk(outer) if isinstance(each, ast.Call)):
             for given in call.keywords:
-                if given.arg in _BUILT | _OUTER and (call is outer or given.arg not in _OUTER):
+                if given.arg in _STATED and (call is outer or given.arg not in _OUTER):
                     name = given.value.id if isinstance(given.value, ast.Name) else ""
                     found.setdefault(given.arg, set()).add(stated.get(name) or _size(given.value))
     return {name: max(sizes) for name, sizes in found.items() if len(sizes) == 1 and max(sizes)}
@@ -204,7 +212,8 @@ def _size(value: ast.expr) -> float:
 
 def _with_feed_forward(sizes: dict[str, float], module: str) -> dict[str, float]:
     if module not in _LLAMAS:
-        return {name: size for name, size in sizes.items() if name in _KNOWN}
+        known = _KNOWN | sizes_of(module).keys()
+        return {name: size for name, size in sizes.items() if name in known}
     if not {"dim", "n_heads"} <= sizes.keys():
         return sizes
     wide = int(int(2 * 4 * sizes["dim"] / 3) * sizes.get("ffn_dim_multiplier", 1))

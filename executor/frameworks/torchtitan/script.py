@@ -70,7 +70,7 @@ def _case(words: list[Fact], script: Script, path: str, text: str) -> Reading:
     line = named.line
     module = options.pop("module", Fact("", line)) if python else named
     of_file = (
-        of_function(named, module, script, path, _inherited(words, script))
+        of_function(named, module, script, path, script.inherited_by(words))
         if python
         else _of_file(named, script, path)
     )
@@ -79,17 +79,11 @@ def _case(words: list[Fact], script: Script, path: str, text: str) -> Reading:
         {key: Fact(fact.value, line) for key, fact in stated.items()}, path, python=python
     )
     facts = dict(reading.facts)
-    facts |= launched(Values(launcher_arguments(words[:at])), text)
+    facts |= launched(Values(launcher_arguments(words[:at], script.inherited_by(words))), text)
     said = f"line {line}: the configuration {shown(named.value)}, with the options of the command"
     notes = (*script.notes, *left_open([words]), said, *reading.notes)
     unread = (*said_elsewhere(words, script.missed), *_groups(words[at + 1 :]), *reading.unread)
     return replace(reading, facts=facts, notes=notes, unread=unread)
-
-
-def _inherited(words: list[Fact], script: Script) -> dict[str, str]:
-    """The variables that a command is started with."""
-    pairs = zip(script.commands, script.exported, strict=True)
-    return next((given for each, given in pairs if each == words), {})
 
 
 def _names_function(words: list[Fact]) -> bool:

@@ -129,6 +129,14 @@ SCRIPTS = {
         "run $((0x20)) $((2#101)) $((10#08)) $((1 << 4)) $((~5)) $((6 & 3)) $((6 ^ 3 | 8))"
     ),
     "a shell with arguments": "A=1\nexport B=2\nbash -c 'run \"$1\" ${A:-none} $B' name 7",
+    "at a shell's end": (
+        "f() { trap 'run end $A' EXIT; }\nA=1\nf\n(trap 'run inner' EXIT; exit 3)\n(run b)\nA=2\n"
+        "trap 'run no' INT TERM\ntrap 'exit 4; run no' EXIT\ntrap -- 'run end $A' 0\nexit 1\nrun no"
+    ),
+    "nothing at its end": (
+        "trap 'run no' EXIT\ntrap - EXIT\nrun a\ntrap 'run no' EXIT\ntrap EXIT\nrun b"
+    ),
+    "what a trap prints": "A=$(trap 'echo 2' EXIT; echo 1)\nrun $A",
     "a default beside nothing": 'A=\nrun ${A:-1} ${A-2} ${B-3} x${A:+4}',
 }  # fmt: skip
 

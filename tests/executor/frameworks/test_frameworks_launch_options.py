@@ -229,3 +229,93 @@ def test_a_line_of_a_header_may_have_several_options(
     (tmp_path / "zero3.yaml").write_text(ZERO_3)
     text = f"#!/bin/bash\n#SBATCH {header}\nsrun python {PROGRAM}"
     assert read_config(text, str(tmp_path / "run.sh")).facts["gpus"].value == gpus
+
+
+MEGATRON = (
+    "pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 64 "
+    "--micro-batch-size 1 --global-batch-size 64 --tensor-model-parallel-size 1 --vocab-size 512 "
+    "--max-position-embeddings 64 --bf16\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "left"),
+    [
+        pytest.param("torchrun --nproc-per-node 8 --nnodes $N",
+                     "--nnodes '$N' leaves the number of GPUs open", id="a variable"),
+        pytest.param("torchrun --nproc-per-node 8 --nnodes 1:4",
+                     "--nnodes '1:4' leaves the number of GPUs open", id="as many as come"),
+        pytest.param("deepspeed --hostfile elsewhere",
+                     "the hosts of --hostfile 'elsewhere' are not known", id="a file elsewhere"),
+        pytest.param("accelerate launch --num_machines 2",
+                     "accelerate launch has no --num_processes", id="Accelerate's processes"),
+        pytest.param("accelerate launch --num_processes $N",
+                     "--num_processes '$N' leaves the number of GPUs open", id="of a variable"),
+        pytest.param("srun -n $N python",
+                     "a number of processes '$N' leaves the number of GPUs open", id="srun"),
+        pytest.param("nohup python -u", "python without a launcher starts one process, and "
+                     "WORLD_SIZE is not set", id="no launcher"),
+        pytest.param('"$BIN/bind.sh"', "'$BIN/bind.sh' does not state how many GPUs "
+                     "there are in all", id="a program that is not known"),
+        pytest.param("torchrun --nnodes 2 --nproc-per-node 8", None, id="all is said"),
+    ],
+)  # fmt: skip
+def test_whose_gpus_are_taken_where_a_launch_leaves_them_open(
+    tmp_path: Path, launcher: str, left: str | None
+) -> None:
+    """A note says what leaves them open, and whether a settings file or an option says them."""
+    near = Settings(cluster="dgx-h100", gpus=64)
+    reading = read(tmp_path, f"true\n{launcher}", MEGATRON)
+    taken = {
+        "the 64 of the settings file are taken": resolve(reading, Settings(), near),
+        "--gpus 32 is taken": resolve(reading, Settings(gpus=32), near),
+    }
+    for said, case in taken.items():
+        notes = [note for note in case.notes if note.endswith("taken")]
+        assert notes == ([f"line 2: {left}: {said}"] if left else [])
+
+
+@pytest.mark.parametrize(
+    ("launcher", "gpus"),
+    [
+        pytest.param("export WORLD_SIZE=1\npython", 1, id="exported"),
+        pytest.param("RANK=0 WORLD_SIZE=2 python -u", 2, id="of the command alone"),
+        pytest.param("WORLD_SIZE=2\npython", None, id="of the shell alone"),
+        pytest.param(
+            "export WORLD_SIZE=2\ntorchrun --nproc-per-node 4", 4, id="a launcher sets it"
+        ),
+        pytest.param("deepspeed -H hosts -i a", 8, id="DeepSpeed's short options"),
+        pytest.param("mpirun --hostfile hosts -N 4 python", 12, id="mpirun: 4 of each of three"),
+        pytest.param("mpirun -machinefile hosts python", 20, id="mpirun: all slots"),
+    ],
+)
+def test_gpus_that_the_environment_or_hosts_say(
+    tmp_path: Path, launcher: str, gpus: int | None
+) -> None:
+    """WORLD_SIZE counts where nothing else starts the processes (torch's env://)."""
+    (tmp_path / "hosts").write_text(HOSTS)
+    fact = read(tmp_path, launcher, MEGATRON).facts.get("gpus")
+    assert (fact and fact.value) == gpus
+
+
+def test_processes_that_a_trainers_launch_leaves_open(tmp_path: Path) -> None:
+    """Accelerate's as torchrun's: nothing is counted, and what leaves them open is kept."""
+    facts = read(tmp_path, "accelerate launch --multi_gpu --num_processes $N").facts
+    assert "gpus" not in facts
+    assert facts["gpus_open"].value == "--num_processes '$N' leaves the number of GPUs open"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "torchrun --nnodes $N swift/cli/sft.py --model Qwen/Qwen3-8B --torch_dtype bfloat16 "
+        "--max_length 4096 --per_device_train_batch_size 1 --gradient_accumulation_steps 4",
+        "torchrun --nnodes $N run_recipe.py model.tensor_model_parallel_size=2 "
+        "train.micro_batch_size=1 train.global_batch_size=64",
+    ],
+    ids=["ms-swift", "Megatron-Bridge"],
+)
+def test_programs_that_are_read_otherwise_leave_them_open_too(tmp_path: Path, command: str) -> None:
+    """The launcher's words are the same."""
+    facts = read_config(command, str(tmp_path / "run.sh")).facts
+    assert facts["gpus_open"].value == "--nnodes '$N' leaves the number of GPUs open"

@@ -58,6 +58,7 @@ def test_what_commands_print_is_what_bash_prints(command: str) -> None:
         "X=$(set -e; false; echo 2)", "set -e; X=$(false; echo 4)", "set -e; ! true; X=4",
         "X=$(set -eo pipefail; false | true; echo 2)",
         "set -e; if X=$(set -e; false; echo 4); then :; fi", "set a; set -; X=$#",
+        "set -e; { g; true; } | true; X=${PIPESTATUS[*]}",
         "X=`case b in a) echo 2;; *) echo 4;; esac`",
         'set -- a b; shift 3; X="$?$#"', 'set -- a b; shift 2; X="$?$#"',
         "set -- a b; X=1; while shift; do X=$((X+1)); done", "set a; shift; shift || X=4",
@@ -190,6 +191,7 @@ def test_what_bash_stops_at_is_noted() -> None:
         ("set -eo pipefail\ntrue\nfalse | true", 3, "by `set -e`: this command's status is 1"),
         ("set -eo pipefail\n(exit 4) | true | true", 2, "by `set -e`: this command's status is 4"),
         ("TP=3\nif [ $((32 % TP)) -ne 0 ]; then exit 5; fi", 2, "with status 5"),
+        ("trap 'rm -r x' EXIT\nset -e\nfalse", 3, "by `set -e`: this command's status is 1"),
         ("M=eval; case $M in eval) exit;; esac", 1, "with status 0"),
     ],
 )  # fmt: skip
@@ -274,3 +276,41 @@ def test_a_loop_over_no_arguments_has_no_round() -> None:
     """A script that is started without any."""
     for words in ('"$@"', "$*", '"${@}"'):
         assert _read(f"X=4; for i in {words}; do X=2; done")[0] == "4"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("f() { [ 1 = 2 ]\ntrain; }\nset -e\nf | tee log", 1),
+        ("set -e\n{ false; train; } | cat | cat", 2),
+        ("set -e\necho a | (false; train) | cat", 2),
+        ("set -e\nif { false; train; } | cat; then true; fi", 0),
+        ("set -e\n{ false || true; train; } | cat", 0),
+        ("set -e\n{ train; false; } | cat", 0),
+        ("{ false; train; } | cat", 0),
+    ],
+)
+def test_where_a_part_of_a_pipeline_ends_is_noted(text: str, line: int) -> None:
+    """`set -e` ends that part alone (none where the pipeline's status is asked for); 0: no note."""
+    why = "by `set -e`: this command's status is 1; what is behind it is read too"
+    said = f"line {line}: bash ends this part of the pipeline here {why}"
+    assert _read(f"{text}\nX=4") == ("4", [said] if line else [])
+
+
+def test_a_part_that_ends_fails_its_pipeline() -> None:
+    """With `pipefail` the script ends there too, though the part's last command would hold."""
+    ends = "by `set -e`: this command's status is 1; what is behind it is read too"
+    said = [f"line 2: bash stops here {ends}"]
+    assert _read("set -eo pipefail\n{ false; true; } | cat\nX=4") == ("4", said)
+
+
+def test_a_trap_that_no_shell_reads_is_noted() -> None:
+    """What stands before it is read."""
+    said = "line 1: what `trap` does at the end is not read"
+    assert _read("trap 'echo \"a' EXIT\nX=4") == ("4", [said])
+
+
+def test_a_shell_that_another_program_replaces_traps_nothing() -> None:
+    """`exec` of a program, where no condition decides it."""
+    script = read_script("trap 'run no' EXIT\nexec run a")
+    assert [[str(word.value) for word in words] for words in script.commands] == [["run", "a"]]

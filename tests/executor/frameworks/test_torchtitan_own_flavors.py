@@ -219,3 +219,78 @@ def test_a_flavor_that_no_model_is_called_as_is_priced(tmp_path: Path) -> None:
         "num_attention_heads": 40, "num_key_value_heads": 40, "intermediate_size": 13824,
         "tie_word_embeddings": False,
     }  # fmt: skip
+
+
+QWEN = "dim=1024, n_layers=12, n_heads=16, n_kv_heads=8, head_dim=64, hidden_dim=3072"
+QWEN_FIELDS = "qk_norm: bool = True\n    moe_enabled: bool = False\n    moe_inter_dim: int = 768"
+QWEN_BUILT = """def _06b(attn_backend):
+    dim = 1024
+    return Qwen3Model.Config(
+        dim=dim, vocab_size=2048, norm=_qwen3_norm(dim), enable_weight_tying=True,
+        rope=RoPE.Config(dim=64),
+        layers={build}(n_layers=12, dim=dim, n_heads=16, n_kv_heads=8, head_dim=64,
+                       hidden_dim=3072, attn_backend=attn_backend),
+    )
+
+qwen3_configs = {{"0.6B": _06b}}
+"""
+
+
+def of_qwen(tmp_path: Path, init: str, fields: str = QWEN_FIELDS) -> Reading:
+    """The reading of Qwen3's flavor 0.6B beside a copy, whose class of arguments has `fields`."""
+    folder = tmp_path / "torchtitan/experiments/qwen3"
+    (folder / "model").mkdir(parents=True)
+    (folder / "model/args.py").write_text(f"class Qwen3ModelArgs:\n    {fields}\n")
+    (folder / "__init__.py").write_text(init)
+    toml = TOML.replace("llama3", "qwen3").replace("1B", "0.6B")
+    return read_config(toml, str(tmp_path / "b.toml"))
+
+
+def table(more: str) -> str:
+    """A table of flavors of torchtitan 0.2."""
+    return f'qwen3_configs = {{"0.6B": Qwen3ModelArgs({QWEN}{more})}}'
+
+
+@pytest.mark.parametrize(
+    ("init", "fields", "tied"),
+    [
+        pytest.param(table(""), QWEN_FIELDS, False, id="arguments"),
+        pytest.param(table(", enable_weight_tying=True"), QWEN_FIELDS, True, id="one table"),
+        pytest.param(table(""), QWEN_FIELDS + "\n    enable_weight_tying: bool = True", True,
+                     id="one table by default"),
+        pytest.param(QWEN_BUILT.format(build="_build_qwen3_layers"), "", True, id="a function"),
+    ],
+)  # fmt: skip
+def test_a_dense_qwen3_of_other_sizes_is_priced_with_them(
+    tmp_path: Path, init: str, fields: str, tied: bool
+) -> None:
+    """Qwen3 0.6B has 28 layers, heads of 128 and one table for both ends."""
+    found = of_qwen(tmp_path, init, fields or "pass")
+    assert found.model_config is not None
+    names = ("model_type", "num_hidden_layers", "head_dim", "intermediate_size")
+    assert [found.model_config[name] for name in names] == ["qwen3", 12, 64, 3072]
+    assert found.model_config["tie_word_embeddings"] is tied
+    assert found.unread == ()
+
+
+@pytest.mark.parametrize(
+    ("init", "fields"),
+    [
+        pytest.param(table(", moe_enabled=True"), QWEN_FIELDS, id="experts"),
+        pytest.param(table(""), QWEN_FIELDS.replace("False", "True"), id="experts by default"),
+        pytest.param(table(", qk_norm=False"), QWEN_FIELDS, id="no norms of heads"),
+        pytest.param(table(""), QWEN_FIELDS.replace("True", "False"),
+                     id="no norms by default"),
+        pytest.param(table(""), QWEN_FIELDS + "\n    window: int = 0", id="a field"),
+        pytest.param(QWEN_BUILT.format(build="_build_mine"), "pass", id="a call"),
+    ],
+)  # fmt: skip
+def test_what_is_not_understood_of_a_copys_qwen3_is_named(
+    tmp_path: Path, init: str, fields: str
+) -> None:
+    """Its other sizes are named."""
+    found = of_qwen(tmp_path, init, fields)
+    assert found.model_config is None
+    said = [str(fact.value) for fact in found.unread]
+    assert any("n_layers 12, qwen3-0.6b has 28" in each for each in said)
+    assert any("head_dim 64, qwen3-0.6b has 128" in each for each in said)
