@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 
 from meshplan.executor.frameworks.documents.values import Values
-from meshplan.executor.frameworks.shell.gpus import gpus_of
+from meshplan.executor.frameworks.shell.gpus import gpus_of, is_job, without_header
 from meshplan.executor.frameworks.shell.launches import MAX_CASES
 from meshplan.executor.frameworks.shell.ranks import started, starts_more
 from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
@@ -200,6 +200,8 @@ def _placed(case: Reading, line: int, name: str) -> Reading:
 def _cases(call: _Call, start: Start, text: str, find: Find) -> Iterator[Reading]:
     inner = call.inner
     own = sourced_text(inner.name, str(inner.parent / "-")) or ""
+    if call.words and (is_job(text) or "ranks" in started(call.words)):
+        own = without_header(own)  # no sbatch reads it
     if reader := find(str(inner), own):
         wins = f"\n#!/bin/bash\n{call.header}" if call.header else ""  # a header of its own, last
         with _as_nothing(inner.name):

@@ -32,6 +32,7 @@ from meshplan.executor.frameworks.shell.arguments import (
     launcher_arguments,
 )
 from meshplan.executor.frameworks.shell.gpus import launched
+from meshplan.executor.frameworks.shell.hosts import seen_by_deepspeed
 from meshplan.executor.frameworks.shell.launches import (
     first_of,
     is_launched,
@@ -97,6 +98,7 @@ def _case(words: list[Fact], script: Script, path: str, text: str, start: Start 
     named, unread = ("none", ()) if own else launcher_file(launcher, near, start)
     trainer = _trainer_of(words[at], stated)
     reading = read_values(trainer, values, near, named)
+    launcher |= seen_by_deepspeed(words[:at], launcher, script.held_by(words))
     begun = launched(Values(launcher), text, read=near.text)
     unread += (*other_training(words[at]), *said_elsewhere(words, script.missed))
     assumed = (next_tokens(words[at]),) if trainer is _TRAINER else ()

@@ -48,6 +48,7 @@ from meshplan.executor.frameworks.shell.arguments import (
     launcher_arguments,
 )
 from meshplan.executor.frameworks.shell.gpus import launched
+from meshplan.executor.frameworks.shell.hosts import seen_by_deepspeed
 from meshplan.executor.frameworks.shell.launches import (
     first_of,
     left_open,
@@ -147,6 +148,7 @@ def _case(
     launcher, unread = ("none", ()) if own else launcher_file(given, near, start)
     reading = read_values(trainer, values, replace(near, path=file), launcher)
     found = dict(reading.facts)
+    given |= seen_by_deepspeed(words[:at], given, held)
     begun = launched(Values(given), text, read=near.text)
     gpus = begun.pop("gpus", None) or (_visible(held) if own else None)
     put(found, gpus=gpus or processes_of(Values(given)), **begun)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from meshplan.executor.frameworks.documents.values import Values, shown
+from meshplan.executor.frameworks.shell.hosts import long_options
 from meshplan.executor.frameworks.shell.launches import NOT_RUN, is_output, started_with
 from meshplan.executor.frameworks.shell.ranks import started
 from meshplan.planner.case.reading import Fact, UnreadableConfig
@@ -101,8 +102,8 @@ def options_of(words: Sequence[Fact]) -> list[tuple[Fact, list[Fact]]]:
 
 
 def launcher_arguments(words: list[Fact]) -> dict[str, Fact]:
-    """The same of what starts a program, with the short options of `srun` and `mpirun`."""
-    return started(words) | arguments(words)
+    """The same of what starts a program, with the short options of `srun`, `mpirun`, DeepSpeed."""
+    return started(words) | arguments(long_options(words))
 
 
 def _store(found: dict[str, Fact], name: str, texts: list[str], line: int) -> None:

@@ -65,6 +65,7 @@ ARGUMENTS = f"ARGS=(--tensor-model-parallel-size 2 --micro-batch-size 1 {SHAPE})
 
 PLAIN = f"python pretrain_gpt.py --tensor-model-parallel-size 1 --micro-batch-size 1 {SHAPE}\n"
 JOB = "#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\n#SBATCH --ntasks-per-node=8\n"
+TWO = JOB.replace("nodes=4", "nodes=2")
 
 
 @pytest.mark.parametrize(
@@ -78,6 +79,8 @@ JOB = "#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\n#SBATCH --ntas
         pytest.param(f"{JOB}srun ./plain.sh\n", [32], id="without a shell"),
         pytest.param(f"{JOB}mpirun -np 16 bash plain.sh\n", [16], id="processes of the starter"),
         pytest.param("for n in 8 16; do mpirun -np $n bash plain.sh; done\n", [8, 16], id="each"),
+        pytest.param(f"{TWO}bash inner.sh\n", [16], id="bash reads no header"),
+        pytest.param("mpirun -np 16 bash inner.sh\n", [16], id="nor where processes are stated"),
         pytest.param("srun -n 4 bash open.sh\n", [None], id="a launcher of its own starts more"),
         pytest.param("#SBATCH --gpus-per-node=4\nsrun open.sh\n", [None], id="nodes by sbatch"),
     ],
