@@ -14,11 +14,12 @@ torchtitan/models/llama3/__init__.py; earlier releases' Llama ties no embeddings
 import ast
 from collections.abc import Iterator, Mapping
 
+_TIES = "enable_weight_tying"
 _CLASSES = ("ModelArgs", "TransformerModelArgs")
 _ARGUMENTS = frozenset((
     "dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "multiple_of", "ffn_dim_multiplier",
     "norm_eps", "rope_theta", "max_batch_size", "max_seq_len", "depth_init", "norm_type", "eos_id",
-    "use_flex_attn", "attn_type", "attn_mask_type", "rope_scaling_args",
+    "use_flex_attn", "attn_type", "attn_mask_type", "rope_scaling_args", _TIES,
 ))  # fmt: skip
 _CONFIG = "Llama3Model.Config"
 _OF_CONFIG = frozenset(("dim", "vocab_size", "enable_weight_tying", "tok_embeddings", "norm",
@@ -28,7 +29,6 @@ _CALLS = frozenset((
     _CONFIG, _WIDTH, "Embedding.Config", "RMSNorm.Config", "Linear.Config", "RoPE.Config",
     "ComplexRoPE.Config", "CosSinRoPE.Config", "_build_llama3_layers", "_output_linear_init",
 ))  # fmt: skip
-_TIES = "enable_weight_tying"
 _OURS = {
     "dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
     "n_kv_heads": "num_key_value_heads", "hidden_dim": "intermediate_size",
