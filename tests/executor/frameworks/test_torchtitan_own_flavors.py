@@ -214,9 +214,23 @@ def test_a_llama_of_other_sizes_is_priced_with_them(
         (f'llama3_configs = {{"1B": ModelArgs({SIZES}, use_moe=True)}}', "dim: int = 1"),
         (f'llama3_configs = {{"1B": ModelArgs({SIZES})}}', "use_moe: bool = True"),
         (PLAIN.format(ties="streams=make(4), ", width=RULE), "dim: int = 1"),
+        (PLAIN.format(ties="norm=mine(), ", width=RULE), "dim: int = 1"),
         (PLAIN.format(ties="", width="4 * dim"), "dim: int = 1"),
+        (f'llama3_configs = {{"1B": ModelArgs(mine, {SIZES})}}', "dim: int = 1"),
+        (
+            f'llama3_configs = {{"1B": ModelArgs({SIZES})}}'.replace("n_heads=32", "n_heads=30"),
+            "dim: int = 1",
+        ),
     ],
-    ids=["an argument", "a field", "a call", "another rule of the width"],
+    ids=[
+        "an argument",
+        "a field",
+        "an argument of the configuration",
+        "a call",
+        "another rule of the width",
+        "an argument without a name",
+        "heads of no whole width",
+    ],
 )
 def test_what_is_not_understood_of_a_copys_llama_is_named(
     tmp_path: Path, init: str, fields: str
