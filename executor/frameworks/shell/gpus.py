@@ -133,7 +133,7 @@ def _gpus_of_job(header: Mapping[str, str]) -> int:
     """`--gpus=16`, or `--gpus-per-task=1` of so many tasks; 0 where neither is a plain number."""
     whole = _gpus_of_node({"gpus-per-node": header.get("gpus", "")})
     each = _gpus_of_node({"gpus-per-node": header.get("gpus-per-task", "")})
-    tasks = header.get("ntasks", "")
+    tasks = _tasks(header)
     if whole is None and each is not None and _NUMBER.fullmatch(tasks):
         return int(each) * int(tasks)
     return int(whole or 0)
@@ -160,9 +160,7 @@ def slurm_variables(text: str) -> dict[str, str]:
     """
     header, _ = _header(text)
     nodes, each = header.get("nodes", ""), header.get("ntasks-per-node", "")
-    tasks, gpus = header.get("ntasks", ""), _gpus_of_node(header) or ""
-    if not tasks and _NUMBER.fullmatch(nodes) and _NUMBER.fullmatch(each):
-        tasks = str(int(nodes) * int(each))
+    tasks, gpus = _tasks(header), _gpus_of_node(header) or ""
     found = {
         "SLURM_JOB_NUM_NODES": nodes, "SLURM_NNODES": nodes, "SLURM_NTASKS": tasks,
         "SLURM_NPROCS": tasks, "SLURM_NTASKS_PER_NODE": each, "SLURM_GPUS_ON_NODE": gpus,
@@ -172,6 +170,13 @@ def slurm_variables(text: str) -> dict[str, str]:
     if _NUMBER.fullmatch(nodes) and _NUMBER.fullmatch(each):
         known["SLURM_TASKS_PER_NODE"] = each if int(nodes) == 1 else f"{each}(x{int(nodes)})"
     return known
+
+
+def _tasks(header: Mapping[str, str]) -> str:
+    """The tasks of a job as they are stated, else those of each node by the nodes, "" for none."""
+    nodes, each = header.get("nodes", ""), header.get("ntasks-per-node", "")
+    plain = _NUMBER.fullmatch(nodes) and _NUMBER.fullmatch(each)
+    return header.get("ntasks") or (str(int(nodes) * int(each)) if plain else "")
 
 
 _COMPONENTS = re.compile(r"^#SBATCH\s+(?:hetjob|packjob)\b", re.M)

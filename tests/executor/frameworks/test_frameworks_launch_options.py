@@ -262,6 +262,7 @@ def test_gpus_of_other_launchers(
         pytest.param('-N 2 --comment="as --nodes=4" --gres=gpu:8', 16, id="not of a comment"),
         pytest.param("-N 2 --gres=nvme:1,gpu:a100:8", 16, id="not of another resource"),
         pytest.param("-N 2 --gres=gpu", 2, id="one of each"),
+        pytest.param("-N 2 --ntasks-per-node=4 --gpus-per-task=2", 16, id="2 x 4 tasks of two"),
     ],
 )
 def test_a_line_of_a_header_may_have_several_options(
