@@ -19,7 +19,8 @@ from itertools import islice
 from pathlib import Path
 
 from meshplan.executor.frameworks.documents.values import Values
-from meshplan.executor.frameworks.shell.gpus import gpus_of
+from meshplan.executor.frameworks.shell.arguments import launcher_arguments
+from meshplan.executor.frameworks.shell.gpus import gpus_of, is_job, without_header
 from meshplan.executor.frameworks.shell.launches import MAX_CASES
 from meshplan.executor.frameworks.shell.ranks import started, starts_more
 from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
@@ -200,19 +201,22 @@ def _placed(case: Reading, line: int, name: str) -> Reading:
 def _cases(call: _Call, start: Start, text: str, find: Find) -> Iterator[Reading]:
     inner = call.inner
     own = sourced_text(inner.name, str(inner.parent / "-")) or ""
+    starter = launcher_arguments([*call.words])
+    if call.words and (is_job(text) or starter.keys() & {"ranks", "nodes"}):
+        own = without_header(own)  # no sbatch reads it
     if reader := find(str(inner), own):
         wins = f"\n#!/bin/bash\n{call.header}" if call.header else ""  # a header of its own, last
         with _as_nothing(inner.name):
             reading = reader(own + wins, str(inner), replace(start, environment=call.given))
-        gpus = _gpus_of(call, text, own) if call.words else None
+        gpus = _gpus_of(starter, text, own) if call.words else None
         for case in (replace(reading, others=()), *reading.others):
             yield replace(case, facts={"gpus": gpus, **case.facts}) if gpus else case
 
 
-def _gpus_of(call: _Call, text: str, own: str) -> Fact | None:
+def _gpus_of(starter: Mapping[str, Fact], text: str, own: str) -> Fact | None:
     """GPUs by what starts the called script, or by the header of the job that calls it, whose text
     is `text`; the commands of both may leave the nodes to sbatch.
     """
-    starter = Values({} if starts_more(own) else started(call.words))
     commands = (line for line in own.splitlines() if not line.startswith("#"))
-    return gpus_of(starter, "\n".join((text, *commands)))
+    launcher = Values({} if starts_more(own) else starter)
+    return gpus_of(launcher, "\n".join((text, *commands)))

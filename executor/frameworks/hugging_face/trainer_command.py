@@ -32,6 +32,7 @@ from meshplan.executor.frameworks.shell.arguments import (
     launcher_arguments,
 )
 from meshplan.executor.frameworks.shell.gpus import launched
+from meshplan.executor.frameworks.shell.hosts import seen_by_deepspeed
 from meshplan.executor.frameworks.shell.launches import (
     first_of,
     is_launched,
@@ -54,7 +55,7 @@ _TRAINER = replace(
 _FACTORY, _TRL = (next(each for each in TRAINERS if each.name == name)
                   for name in ("llama-factory", "trl"))  # fmt: skip
 """Whose programs have their own arguments beside the Trainer's: the keys of their YAML."""
-_OF_TRL = re.compile(r"sft|(?:.*/)?(?:trl|examples)/scripts/sft\.py|trl\.scripts\.sft")
+_IS_TRL = re.compile(r"sft|(?:.*/)?(?:trl|examples)/scripts/sft\.py|trl\.scripts\.sft")
 """`trl sft`, and the program that it starts (huggingface/trl@f2cd5771 trl/scripts/sft.py; in 2024
 examples/scripts/sft.py)."""
 _ACCUMULATED = "gradient_accumulation_steps"
@@ -98,6 +99,7 @@ def _case(words: list[Fact], script: Script, path: str, text: str, start: Start 
     named, unread = ("none", ()) if own else launcher_file(launcher, near, start)
     trainer = _trainer_of(words[at], stated)
     reading = read_values(trainer, values, near, named)
+    launcher |= seen_by_deepspeed(words[:at], launcher, script.held_by(words))
     begun = launched(Values(launcher), text, read=near.text)
     unread += (*other_training(words[at]), *said_elsewhere(words, script.missed))
     assumed = (next_tokens(words[at]),) if trainer is _TRAINER else ()
@@ -113,7 +115,12 @@ def _trainer_of(program: Fact, stated: Mapping[str, Fact]) -> Trainer:
     """Whose arguments and defaults the program has."""
     if any(mark <= stated.keys() for mark in _FACTORY.marks):
         return _FACTORY
-    return _TRL if _OF_TRL.fullmatch(str(program.value)) else _TRAINER
+    return of_trl(program) or _TRAINER
+
+
+def of_trl(program: Fact) -> Trainer | None:
+    """TRL where the program is its own, whose arguments it has whatever keys a file states."""
+    return _TRL if _IS_TRL.fullmatch(str(program.value)) else None
 
 
 _MODEL_NAMES = ("model_name", "model_path", "model_id", "model", "base_model", "model_dir")

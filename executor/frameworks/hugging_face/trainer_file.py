@@ -32,6 +32,7 @@ from meshplan.executor.frameworks.hugging_face.nearby import Nearby
 from meshplan.executor.frameworks.hugging_face.trainer_command import (
     launcher_file,
     next_tokens,
+    of_trl,
     other_training,
     program_at,
 )
@@ -48,6 +49,7 @@ from meshplan.executor.frameworks.shell.arguments import (
     launcher_arguments,
 )
 from meshplan.executor.frameworks.shell.gpus import launched
+from meshplan.executor.frameworks.shell.hosts import seen_by_deepspeed
 from meshplan.executor.frameworks.shell.launches import (
     first_of,
     left_open,
@@ -122,14 +124,15 @@ def _named(words: list[Fact], near: Nearby) -> tuple[Trainer, Fact, Path, str] |
     """The trainer, the word that names its file, the file, its text; None where there is none."""
     at = program_at(words)
     stated = None if at is None else file_word(words[at + 1 :])
-    if stated is None:
+    if at is None or stated is None:
         return None
     own = near.here(str(stated.value))
     found = beside(str(stated.value), near.path) if own is None else near.path
     if found is None:
         return None
     text = text_of(found) if own is None else own
-    trainer = next((each for each in TRAINERS if claims_of(each, str(stated.value), text)), None)
+    marked = next((each for each in TRAINERS if claims_of(each, str(stated.value), text)), None)
+    trainer = marked and (of_trl(words[at]) or marked)
     return (trainer, stated, found, text) if trainer else None
 
 
@@ -148,6 +151,7 @@ def _case(
     launcher, unread = ("none", ()) if own else launcher_file(given, near, start)
     reading = read_values(trainer, values, replace(near, path=file), launcher)
     found = dict(reading.facts)
+    given |= seen_by_deepspeed(words[:at], given, held)
     begun = launched(Values(given), text, read=near.text)
     gpus = begun.pop("gpus", None) or (_visible(held) if own else None)
     put(found, gpus=gpus or processes_launched(given), **begun)

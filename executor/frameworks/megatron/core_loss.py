@@ -43,6 +43,11 @@ def loss_unsaid(engine: str) -> list[CannotSay]:
     return [CannotSay("loss", "te", why)]
 
 
+def loss_flags(engine: str) -> dict[str, object]:
+    """What gives Megatron-LM's command the loss of a plan for `engine`, where it can have it."""
+    return {_FUSION: True} if loss_word(engine_named(engine)) == "native" else {}
+
+
 def loss_settings(engine: str) -> dict[str, object]:
     """What gives a recipe the loss that a plan for `engine` was priced with."""
     word = loss_word(engine_named(engine))

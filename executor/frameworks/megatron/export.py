@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from meshplan.costmodels.units import counted
 from meshplan.executor.frameworks.export_notes import GPUS_PER_NODE, Answer, answer_of
-from meshplan.executor.frameworks.megatron.core_loss import loss_unsaid
+from meshplan.executor.frameworks.megatron.core_loss import loss_flags, loss_unsaid
 from meshplan.executor.frameworks.megatron.exchanges import dispatch_unsaid
 from meshplan.executor.frameworks.megatron.model import model_settings
 from meshplan.executor.frameworks.megatron.settings import (
@@ -45,7 +45,8 @@ def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
     model = {name: value for name, value in model.items() if name not in layout}
     if not answer.model.bias:
         model["disable_bias_linear"] = True
-    script = _script(answer, plan.model.name, model, layout | training)
+    run = layout | training | loss_flags(plan.engine)
+    script = _script(answer, plan.model.name, model, run)
     return Exported(
         framework="megatron",
         files={FILE: script},

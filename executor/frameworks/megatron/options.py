@@ -23,7 +23,7 @@ _SWITCHES = frozenset(
     ("bf16", "fp16", "swiglu", "sequence_parallel", "group_query_attention", "tp_comm_overlap",
      "use_distributed_optimizer", "use_megatron_fsdp", "recompute_activations",
      "overlap_grad_reduce", "overlap_param_gather", "disable_bias_linear",
-     "untie_embeddings_and_output_weights")
+     "untie_embeddings_and_output_weights", "cross_entropy_loss_fusion")
 )  # fmt: skip
 """Arguments without a value (`store_true`, `store_false`)."""
 

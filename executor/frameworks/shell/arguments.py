@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from meshplan.executor.frameworks.documents.values import Values, shown
+from meshplan.executor.frameworks.shell.hosts import long_options
 from meshplan.executor.frameworks.shell.launches import NOT_RUN, is_output, started_with
 from meshplan.executor.frameworks.shell.ranks import started
 from meshplan.executor.frameworks.shell.starters import starter_of
@@ -104,10 +105,11 @@ def options_of(words: Sequence[Fact]) -> list[tuple[Fact, list[Fact]]]:
 def launcher_arguments(
     words: list[Fact], inherited: Mapping[str, str] | None = None
 ) -> dict[str, Fact]:
-    """The same of what starts a program, with short options, the launcher's name and, of none, what
-    the program inherits.
+    """The same of what starts a program, with the short options of `srun`, `mpirun`, DeepSpeed, the
+    launcher's name and, of none, what the program inherits.
     """
-    return starter_of(words, inherited or {}) | started(words) | arguments(words)
+    starter = starter_of(words, inherited or {})
+    return starter | started(words) | arguments(long_options(words))
 
 
 def _store(found: dict[str, Fact], name: str, texts: list[str], line: int) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from itertools import takewhile
 
 from meshplan.executor.frameworks.documents.values import Values
 from meshplan.executor.frameworks.shell.hosts import Read, gpus_of_hosts, is_of_hosts, nothing
@@ -88,6 +89,8 @@ def _srun_gpus(launcher: Values) -> Fact | None:
     nodes, whole = found.get("nodes"), found.get("gpus")
     of_node = next((found[name] for name in _OF_NODE if name in found), None)
     by_node = None
+    if "gpus_per_node" not in found and "gres" in found:
+        of_node = Fact(_gpus_of_gres(str(found["gres"].value)), found["gres"].line)
     if of_node and nodes and _NUMBER.fullmatch(str(nodes.value)):
         by_node = _count_of_gpus(of_node, int(nodes.value))
     by_srun = whole and found.keys() & {"nodes", "ranks", "tasks_of_job"}
@@ -132,7 +135,7 @@ def _gpus_of_job(header: Mapping[str, str]) -> int:
     """`--gpus=16`, or `--gpus-per-task=1` of so many tasks; 0 where neither is a plain number."""
     whole = _gpus_of_node({"gpus-per-node": header.get("gpus", "")})
     each = _gpus_of_node({"gpus-per-node": header.get("gpus-per-task", "")})
-    tasks = header.get("ntasks", "")
+    tasks = _tasks(header)
     if whole is None and each is not None and _NUMBER.fullmatch(tasks):
         return int(each) * int(tasks)
     return int(whole or 0)
@@ -144,6 +147,7 @@ def _slurm_tasks(launcher: Values, text: str) -> Fact | None:
     return Fact(int(tasks), _header(text)[1]) if tasks and int(tasks) else None
 
 
+_SIZES = ("ntasks-per-node", "gpus-per-node", "gpus-per-task", "gres")
 _NUMBER = re.compile(r"[0-9]{1,6}")
 _COUNTS_NODES = re.compile(r"\bSLURM_(?:JOB_NUM_NODES|NNODES|NTASKS|NPROCS|NODEID|PROCID)\b")
 """Slurm's variables of a job on several nodes: a script that reads one and states no nodes leaves
@@ -158,9 +162,7 @@ def slurm_variables(text: str) -> dict[str, str]:
     """
     header, _ = _header(text)
     nodes, each = header.get("nodes", ""), header.get("ntasks-per-node", "")
-    tasks, gpus = header.get("ntasks", ""), _gpus_of_node(header) or ""
-    if not tasks and _NUMBER.fullmatch(nodes) and _NUMBER.fullmatch(each):
-        tasks = str(int(nodes) * int(each))
+    tasks, gpus = _tasks(header), _gpus_of_node(header) or ""
     found = {
         "SLURM_JOB_NUM_NODES": nodes, "SLURM_NNODES": nodes, "SLURM_NTASKS": tasks,
         "SLURM_NPROCS": tasks, "SLURM_NTASKS_PER_NODE": each, "SLURM_GPUS_ON_NODE": gpus,
@@ -172,9 +174,17 @@ def slurm_variables(text: str) -> dict[str, str]:
     return known
 
 
+def _tasks(header: Mapping[str, str]) -> str:
+    """The tasks of a job as they are stated, else those of each node by the nodes, "" for none."""
+    nodes, each = header.get("nodes", ""), header.get("ntasks-per-node", "")
+    plain = _NUMBER.fullmatch(nodes) and _NUMBER.fullmatch(each)
+    return header.get("ntasks") or (str(int(nodes) * int(each)) if plain else "")
+
+
 _COMPONENTS = re.compile(r"^#SBATCH\s+(?:hetjob|packjob)\b", re.M)
-_DIRECTIVE = re.compile(r"#SBATCH\s+(.*?)(?:\s#.*)?")
+_DIRECTIVE = re.compile(r"#SBATCH\s+(.*)")
 _OPTION = re.compile(r"(?<!\S)(?:--([a-z-]+)(?:=|\s+)|-([NGn])=?\s*)(?!-)(\S+)")
+_WORD = re.compile(r"(?:\"[^\"]*\"|'[^']*'|[^\s\"'])+")
 
 
 def _header(text: str) -> tuple[dict[str, str], int]:
@@ -190,14 +200,44 @@ def _header(text: str) -> tuple[dict[str, str], int]:
     for at, each in enumerate(text.split("\n"), start=1):
         in_header = (in_header and (not each.strip() or each.startswith("#"))) or each[:2] == "#!"
         said = _DIRECTIVE.fullmatch(each) if in_header else None
-        for match in _OPTION.finditer(said[1]) if said else ():
-            header[match[1] or _SHORT[match[2]]] = match[3].strip("\"'")
+        for match in _OPTION.finditer(_options(said[1])) if said else ():
+            header[match[1] or _SHORT[match[2]]] = match[3]
             line = line or at
     return header, max(line, 1)
 
 
+def _options(line: str) -> str:
+    """The words of a directive before its remark, each without quotes and what spaces they hold."""
+    words = _WORD.findall(line)
+    kept = takewhile(lambda word: not word.startswith("#"), words)
+    return " ".join(re.sub(r"[\"']", "", re.sub(r"\s", "_", word)) for word in kept)
+
+
+def without_header(text: str) -> str:
+    """A script without the `#SBATCH` lines before its first command, as bash reads it, each other
+    line where it was.
+    """
+    lines = text.split("\n")
+    commands = (at for at, line in enumerate(lines) if line.strip() and not line.startswith("#"))
+    end = next(commands, len(lines))
+    header = ("#" if _DIRECTIVE.fullmatch(line) else line for line in lines[:end])
+    return "\n".join((*header, *lines[end:]))
+
+
+def is_job(text: str) -> bool:
+    """Whether a script's header asks for nodes, tasks or GPUs."""
+    return bool(_header(text)[0].keys() & {*_SHORT.values(), *_SIZES})
+
+
 def _gpus_of_node(header: Mapping[str, str]) -> str | None:
-    each = re.search(
-        r"(?:^|:)([0-9]{1,6})(?:\(|,|$)", header.get("gpus-per-node") or header.get("gres", "")
-    )
+    stated = header.get("gpus-per-node") or _gpus_of_gres(header.get("gres", ""))
+    each = re.search(r"(?:^|:)([0-9]{1,6})(?:\(|,|$)", stated)
     return each[1] if each else None
+
+
+def _gpus_of_gres(stated: str) -> str:
+    """The GPUs among generic resources, of which a node may have others (`nvme:1,gpu:h100:8`), one
+    where no number is stated; all of it where none is called a GPU.
+    """
+    of_gpu = re.search(r"(?:^|,)gpu(?::([^,]+))?(?=,|$)", stated)
+    return (of_gpu[1] or "1") if of_gpu else stated

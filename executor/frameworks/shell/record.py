@@ -45,6 +45,11 @@ class Script:
         self.beside.append({name: Fact(shown_text(v[0]), line) for name, v in held if v})
         self.exported.append(exported)
 
+    def held_by(self, words: list[Fact]) -> Mapping[str, Fact]:
+        """What `OF_LAUNCHERS` hold for one of the commands."""
+        pairs = zip(self.commands, self.beside, strict=True)
+        return next((held for command, held in pairs if command is words), {})
+
     def _note_cut_off(self, first: list[Fact]) -> None:
         """Say where arguments are a command of their own: bash finds none of that name."""
         begins = [str(each[0].value) for each in (first, *self.commands[-1:]) if each]

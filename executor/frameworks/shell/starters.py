@@ -13,7 +13,7 @@ src/accelerate/commands/launch.py.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from itertools import dropwhile, pairwise
+from itertools import dropwhile
 
 from meshplan.executor.frameworks.documents.values import Values, shown
 from meshplan.executor.frameworks.shell.ranks import STARTERS, STARTS_MORE
@@ -22,7 +22,6 @@ from meshplan.planner.case.reading import Fact
 _BEFORE = re.compile(r"\w+=.*|(.*/)?(nohup|exec|env|time)", re.S)
 """What may stand before a command, and starts no more processes of it."""
 _PYTHON = re.compile(r"(.*/)?python[\d.]*")
-_SHORT = {"-H": "hostfile", "-i": "include", "-e": "exclude"}  # of DeepSpeed's launcher
 _COUNTS = (
     *("nproc_per_node", "nnodes", "num_gpus", "num_nodes", "num_processes", "num_machines"),
     *("ntasks", "nodes", "gpus", "ntasks_per_node", "gpus_per_node", "per_node"),
@@ -33,8 +32,8 @@ _HOSTS = ("hostfile", "include", "exclude")
 
 
 def starter_of(words: Sequence[Fact], inherited: Mapping[str, str]) -> dict[str, Fact]:
-    """`starter`, the launcher's name; of DeepSpeed also the long names of its short options, and of
-    a program that python alone starts its `ranks`, the WORLD_SIZE that it inherits.
+    """`starter`, the launcher's name, and of a program that python alone starts its `ranks`, the
+    WORLD_SIZE that it inherits.
     """
     left = list(dropwhile(lambda word: _BEFORE.fullmatch(str(word.value)), words))
     if not left or str(left[0].value).startswith("-"):
@@ -43,9 +42,6 @@ def starter_of(words: Sequence[Fact], inherited: Mapping[str, str]) -> dict[str,
     text = str(first.value)
     name = text if "$" in text else text.rpartition("/")[2]
     found = {"starter": Fact("python" if _PYTHON.fullmatch(name) else name, first.line)}
-    if name == "deepspeed":
-        pairs = ((_SHORT.get(str(word.value)), after) for word, after in pairwise(left))
-        found |= {option: after for option, after in pairs if option}
     if found["starter"].value == "python" and "WORLD_SIZE" in inherited:
         found["ranks"] = Fact(inherited["WORLD_SIZE"], first.line)
     return found

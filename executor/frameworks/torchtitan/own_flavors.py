@@ -42,6 +42,8 @@ _KNOWN = _BUILT | {
     "vocab_size", "max_batch_size", "max_seq_len", "norm_eps", "rope_theta", "depth_init",
 }  # fmt: skip
 """Numbers among the arguments of torchtitan's own Llama; other models' widths stand there."""
+_BY_DEFAULT = frozenset(("n_kv_heads", "multiple_of", "ffn_dim_multiplier"))
+"""What a flavor that does not state it has by the class's own default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,9 +157,9 @@ def _numbers(flavor: ast.Call | ast.FunctionDef, fields: Mapping[str, float]) ->
         return _of_function(flavor)
     held = ((each.arg or "", _size(each.value)) for each in flavor.keywords)
     given = {name: size for name, size in held if _says_size(name, size)}
-    foreign = {name: size for name, size in fields.items()
-               if name not in _KNOWN and _says_size(name, size)}  # fmt: skip
-    return foreign | given if given else {}
+    left = {name: size for name, size in fields.items()
+            if (name in _BY_DEFAULT or name not in _KNOWN) and _says_size(name, size)}  # fmt: skip
+    return left | given if given else {}
 
 
 def _fields(kind: str, folder: Path) -> dict[str, float]:

@@ -58,7 +58,7 @@ _CALLS = frozenset((
 _LLAMA = _Family(
     model_type="llama", sizes=_OURS, classes=("ModelArgs", "TransformerModelArgs"),
     arguments=_ARGUMENTS | {"multiple_of", "ffn_dim_multiplier", "max_batch_size", "norm_type",
-                            "rope_scaling_args"},
+                            "rope_scaling_args", _TIES},
     config="Llama3Model.Config", of_config=_OF_CONFIG,
     calls=_CALLS | {_WIDTH, "RMSNorm.Config", "_build_llama3_layers"},
 )  # fmt: skip

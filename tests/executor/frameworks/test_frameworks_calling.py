@@ -65,6 +65,7 @@ ARGUMENTS = f"ARGS=(--tensor-model-parallel-size 2 --micro-batch-size 1 {SHAPE})
 
 PLAIN = f"python pretrain_gpt.py --tensor-model-parallel-size 1 --micro-batch-size 1 {SHAPE}\n"
 JOB = "#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\n#SBATCH --ntasks-per-node=8\n"
+TWO = JOB.replace("nodes=4", "nodes=2")
 
 
 @pytest.mark.parametrize(
@@ -78,6 +79,10 @@ JOB = "#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\n#SBATCH --ntas
         pytest.param(f"{JOB}srun ./plain.sh\n", [32], id="without a shell"),
         pytest.param(f"{JOB}mpirun -np 16 bash plain.sh\n", [16], id="processes of the starter"),
         pytest.param("for n in 8 16; do mpirun -np $n bash plain.sh; done\n", [8, 16], id="each"),
+        pytest.param(f"{TWO}bash inner.sh\n", [16], id="bash reads no header"),
+        pytest.param(f"{JOB}srun -N 2 --ntasks-per-node 8 plain.sh\n", [16], id="part of a job"),
+        pytest.param(f"{JOB}export N=8\nsbatch -N 2 open.sh\n", [16], id="nor its variables"),
+        pytest.param("mpirun -np 16 bash inner.sh\n", [16], id="nor where processes are stated"),
         pytest.param("srun -n 4 bash open.sh\n", [None], id="a launcher of its own starts more"),
         pytest.param("#SBATCH --gpus-per-node=4\nsrun open.sh\n", [None], id="nodes by sbatch"),
     ],
@@ -99,6 +104,8 @@ def test_slurm_says_the_tasks_of_each_node() -> None:
     script = f"{JOB}N=$(echo $SLURM_TASKS_PER_NODE | cut -d '(' -f 1)\nALL=$SLURM_TASKS_PER_NODE\n"
     known = read_script(script).variables
     assert [known[name][0].value for name in ("N", "ALL")] == ["8", "8(x4)"]
+    alone = read_script(script.replace("nodes=4", "nodes=1")).variables
+    assert alone["ALL"][0].value == "8"
 
 
 @pytest.mark.parametrize(

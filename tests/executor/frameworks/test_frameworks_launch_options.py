@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from meshplan.executor.frameworks import read_config
-from meshplan.planner.case.reading import Reading
+from meshplan.planner.case.reading import IllegalConfig, Reading
 from meshplan.planner.case.resolve import resolve
 from meshplan.planner.case.settings import Settings
 
@@ -159,12 +159,16 @@ HOSTS = "# ours\na slots=8\n\nb slots=8\nc slots=4\n"
         pytest.param("--num_nodes=2", None, 2, id="two whole nodes"),
         pytest.param("--hostfile hosts", 20, None, id="8 + 8 + 4"),
         pytest.param("--hostfile hosts --num_nodes 2", 16, None, id="of them the first two"),
+        pytest.param("--hostfile hosts --num_nodes 1", 8, None, id="the first"),
+        pytest.param("--num_nodes 2 --num_gpus $N", None, None, id="left to the start"),
         pytest.param("--hostfile hosts --num_gpus 4", 12, None, id="4 of each of three"),
         pytest.param("--hostfile hosts --include a@c:0,1", 10, None, id="8 + 2"),
         pytest.param("--hostfile hosts --exclude a:0@b", 11, None, id="7 + 4"),
         pytest.param("--hostfile elsewhere --num_gpus 4", None, None, id="hosts that are not here"),
         pytest.param("--hostfile elsewhere --num_nodes 3 --num_gpus 4", 12, None, id="3 x 4"),
         pytest.param("--hostfile odd --num_gpus 4", None, None, id="a file that DeepSpeed refuses"),
+        pytest.param("--hostfile twice", None, None, id="which it refuses too"),
+        pytest.param("-H hosts -i a@c:0,1", 10, None, id="the same by short options"),
     ],
 )
 def test_gpus_of_deepspeeds_hosts(
@@ -173,9 +177,42 @@ def test_gpus_of_deepspeeds_hosts(
     """As its launcher trims a file of hosts (DeepSpeed 0.19.8 apply_num_nodes_and_gpus)."""
     (tmp_path / "hosts").write_text(HOSTS)
     (tmp_path / "odd").write_text(f"{HOSTS}d\n")
+    (tmp_path / "twice").write_text(f"{HOSTS}a slots=8\n")
     facts = read(tmp_path, f"deepspeed {options}").facts
     found = [facts[name].value if name in facts else None for name in ("gpus", "nodes")]
     assert found == [gpus, nodes]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ("--hostfile hosts --include a --exclude b", "DeepSpeed takes no --exclude beside"),
+        ("--hostfile hosts --exclude a:0@z", "the file of hosts has no 'z'"),
+        ("--hostfile hosts --num_gpus 4 --exclude a", "DeepSpeed takes no --num_gpus beside"),
+    ],
+)
+def test_hosts_that_deepspeed_refuses_are_illegal(tmp_path: Path, options: str, why: str) -> None:
+    """They had the GPUs of what the one filter left, or of the settings file."""
+    (tmp_path / "hosts").write_text(HOSTS)
+    with pytest.raises(IllegalConfig, match=why):
+        read(tmp_path, f"deepspeed {options}")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "gpus"),
+    [
+        pytest.param("CUDA_VISIBLE_DEVICES=0,1,2 deepspeed", 3, id="those of the host"),
+        pytest.param("CUDA_VISIBLE_DEVICES=0,1 deepspeed --num_gpus 4", 4, id="but a number"),
+        pytest.param("CUDA_VISIBLE_DEVICES=0,1 python", None, id="not of another launcher"),
+        pytest.param("CUDA_VISIBLE_DEVICES=$SEEN deepspeed", None, id="left to the start"),
+    ],
+)
+def test_deepspeed_takes_the_devices_that_are_visible(
+    tmp_path: Path, launcher: str, gpus: int | None
+) -> None:
+    """Where no option says which (DeepSpeed 0.19.8 launcher/runner.py, main)."""
+    found = read(tmp_path, launcher).facts.get("gpus")
+    assert (found and found.value) == gpus
 
 
 def test_whole_nodes_have_the_gpus_of_the_cluster(tmp_path: Path) -> None:
@@ -198,6 +235,8 @@ def test_whole_nodes_have_the_gpus_of_the_cluster(tmp_path: Path) -> None:
         pytest.param("torchrun --nnodes 1:4 --nproc-per-node 8", None, None, id="as many as come"),
         pytest.param("mpirun -np 16 --hostfile hosts python", 16, None, id="not of their slots"),
         pytest.param("srun -N 4 --gres=gpu:h100:8 python", 32, None, id="4 x 8"),
+        pytest.param("srun -N 4 --gres=nvme:1,gpu:8 python", 32, None, id="4 x 8, not of nvme"),
+        pytest.param("starter --gpus 16 python", None, None, id="not of an unknown one"),
         pytest.param("srun -N 4 -G 16 python", 16, None, id="16 of the job"),
         pytest.param("srun -N 2 -G 16 torchrun --nnodes 2 --nproc-per-node auto", 16, None,
                      id="all of the job"),
@@ -220,6 +259,10 @@ def test_gpus_of_other_launchers(
         pytest.param("<OPTIONS> --nodes=2 --exclusive --gpus-per-node 4", 8, id="behind a switch"),
         pytest.param("--nodes=2 # --nodes=16\n#SBATCH --gres=gpu:8", 16, id="not of a remark"),
         pytest.param("-N4 -p gpu-n16 -n 32", 32, id="tasks, not of the partition's name"),
+        pytest.param('-N 2 --comment="as --nodes=4" --gres=gpu:8', 16, id="not of a comment"),
+        pytest.param("-N 2 --gres=nvme:1,gpu:a100:8", 16, id="not of another resource"),
+        pytest.param("-N 2 --gres=gpu", 2, id="one of each"),
+        pytest.param("-N 2 --ntasks-per-node=4 --gpus-per-task=2", 16, id="2 x 4 tasks of two"),
     ],
 )
 def test_a_line_of_a_header_may_have_several_options(

@@ -44,6 +44,7 @@ def test_a_size_is_what_argparse_makes_of_it(word: str) -> None:
         ("--micro-batch-size 2 --sequence_parallel", "--sequence_parallel is refused"),
         ("--micro-batch-size 2 --sequence-parallel true", "--sequence-parallel takes no value"),
         ("--micro-batch-size 2 --swiglu=false", "--swiglu takes no value, and 'false'"),
+        ("--cross-entropy-loss-fusion false", "--cross-entropy-loss-fusion takes no value"),
         ("--micro-batch-size 2 9", "--micro-batch-size takes one value, and '9'"),
         ("--micro-batch-size=2 9", "--micro-batch-size takes one value, and '9'"),
         ("--micro-batch-size 2 --sequence-parallel", None),

@@ -269,6 +269,21 @@ def test_arguments_state_attention(name: str, framework: str, words: str) -> Non
         exporter_named(framework)(plan, 8)
 
 
+@pytest.mark.parametrize(
+    ("engine", "loss", "unsaid"),
+    [("megatron", "unfused", []), ("nemo", "native", []), ("megatron-bridge", "unfused", ["loss"])],
+)
+def test_a_script_has_the_loss_of_its_plan_or_says_so(
+    engine: str, loss: str, unsaid: list[str]
+) -> None:
+    """NeMo's is Megatron-Core's own, fused, which a flag asks for; a script had it unfused."""
+    layout = Layout(data_parallel=8, stages=even_stages(32, 1))
+    plan = layout_plan("llama-3.1-8b", layout, ONE_OF_EACH).model_copy(update={"engine": engine})
+    exported = exporter_named("megatron")(plan, 8)
+    assert read_config(exported.files["train.sh"], "train.sh").loss == loss
+    assert [each.name for each in exported.cannot_say if each.name == "loss"] == unsaid
+
+
 def test_deepspeed_says_which_pin_would_do() -> None:
     """A pipeline beside tensor parallelism: its file would train replicas."""
     layout = Layout(

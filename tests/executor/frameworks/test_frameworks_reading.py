@@ -10,6 +10,7 @@ from meshplan.costmodels.training import Precision, Training
 from meshplan.executor.frameworks import FRAMEWORKS, exporter_named, framework_named, read_config
 from meshplan.executor.frameworks.torchtitan.names import MODELS, model_of_function
 from meshplan.hardware_profiles.engines import load_engine
+from meshplan.planner.case.core_loss import with_loss
 from meshplan.planner.case.reading import IllegalConfig, UnreadableConfig
 from meshplan.planner.case.resolve import resolve
 from meshplan.planner.case.settings import Settings
@@ -237,6 +238,12 @@ def test_overrides_say_which_loss_of_megatron_core_runs(said: str, bytes_: float
     model = model_named("llama-3.1-8b")
     case = resolve(read_config(text, "a.yaml"), facts, Settings(), model=model)
     assert case.engine.kernels.logits_bytes == bytes_
+
+
+def test_an_engine_keeps_what_was_learnt_of_its_own_loss() -> None:
+    """NeMo's step was learnt as if one kernel made its `native` loss."""
+    nemo = load_engine("nemo")
+    assert with_loss(nemo, "native") == nemo != with_loss(nemo, "unfused")
 
 
 @pytest.mark.parametrize(("flags", "word"), [

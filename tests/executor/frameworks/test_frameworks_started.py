@@ -61,6 +61,20 @@ def test_a_default_of_what_a_launcher_sets_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        pytest.param("(N=${NNODES:-2}; echo $N)", ["line 1: NNODES is not set"], id="a subshell"),
+        pytest.param("N=${NNODES:-all}", [], id="no number"),
+        pytest.param("NNODES=4; N=${NNODES:-2}", [], id="not the default"),
+    ],
+)
+def test_only_a_number_that_is_taken_is_said(line: str, said: list[str]) -> None:
+    """Once, wherever it is taken."""
+    notes = [note for note in read_script(f"{line}\n").notes if "its default" in note]
+    assert [note[:25] for note in notes] == said
+
+
+@pytest.mark.parametrize(
     "line",
     [
         "IFS=',' read -r A B C <<< '2,4,8'",

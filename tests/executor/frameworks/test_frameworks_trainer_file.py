@@ -267,3 +267,20 @@ def test_a_repositorys_name_less_its_date(tmp_path: Path, repository: str, model
     """Dates stand in the middle of a name, and `v3` is none of a tuning where a model has it."""
     file = FACTORY.replace("Qwen/Qwen3-8B", repository)
     assert read_config(file, str(tmp_path / "a.yaml")).facts["model"].value == model
+
+
+@pytest.mark.parametrize(
+    ("start", "engine"),
+    [
+        ("trl sft --config sft.yaml", "accelerate-chunked-loss"),
+        ("accelerate launch --use_fsdp trl/scripts/sft.py --config sft.yaml",
+         "accelerate-chunked-loss"),
+        ("accelerate launch --use_fsdp train.py sft.yaml", "accelerate"),
+    ],
+)  # fmt: skip
+def test_a_file_that_trl_starts_has_trls_defaults(tmp_path: Path, start: str, engine: str) -> None:
+    """Without a key that only TRL has the file is a Trainer's, whose loss has all logits."""
+    keys = "model_name_or_path: Qwen/Qwen3-8B\nmax_length: 2048\nbf16: true\n"
+    batch = "per_device_train_batch_size: 1\ngradient_accumulation_steps: 4\n"
+    (tmp_path / "sft.yaml").write_text(keys + batch)
+    assert read_config(f"{start}\n", str(tmp_path / "run.sh")).engine == engine

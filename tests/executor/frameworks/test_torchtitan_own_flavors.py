@@ -148,6 +148,31 @@ llama3_configs = {{"1B": _1b}}
 RULE = "compute_ffn_hidden_dim(dim, multiple_of=1024, ffn_dim_multiplier=1.5)"
 
 
+CLASS = """\
+    multiple_of: int = 1024
+    ffn_dim_multiplier: float = 1.3
+    n_kv_heads: int = 4
+"""
+BARE = 'llama3_configs = {"1B": ModelArgs(dim=2048, n_layers=16, n_heads=32%s)}'
+
+
+def test_what_a_flavor_leaves_out_is_its_classs_own_default(tmp_path: Path) -> None:
+    """8 x 2048 / 3 = 5461, x 1.3 = 7099, up to a multiple of 1024: 7168; it was 5632, 32 heads."""
+    found = of_copy(tmp_path, BARE % "", CLASS.strip())
+    assert found.model_config is not None
+    names = ("intermediate_size", "num_key_value_heads")
+    assert [found.model_config[name] for name in names] == [7168, 4]
+
+
+def test_a_flavor_that_ties_its_embeddings_is_not_the_one_that_does_not(tmp_path: Path) -> None:
+    """Llama 3.2 1B has one table for both ends, as this copy's flavor says by a word."""
+    tied = f"{SIZES}, ffn_dim_multiplier=1.5, enable_weight_tying="
+    for ties, config in (("True", False), ("False", True)):
+        init = f'llama3_configs = {{"1B": ModelArgs({tied}{ties})}}'
+        found = of_copy(tmp_path / ties, init)
+        assert (found.model_config is not None) == config
+
+
 def of_copy(tmp_path: Path, init: str, fields: str = "dim: int = 1") -> Reading:
     """The TOML's reading beside a copy with these flavors, and fields of its arguments' class."""
     folder = tmp_path / "torchtitan/models/llama3"
@@ -189,9 +214,23 @@ def test_a_llama_of_other_sizes_is_priced_with_them(
         (f'llama3_configs = {{"1B": ModelArgs({SIZES}, use_moe=True)}}', "dim: int = 1"),
         (f'llama3_configs = {{"1B": ModelArgs({SIZES})}}', "use_moe: bool = True"),
         (PLAIN.format(ties="streams=make(4), ", width=RULE), "dim: int = 1"),
+        (PLAIN.format(ties="norm=mine(), ", width=RULE), "dim: int = 1"),
         (PLAIN.format(ties="", width="4 * dim"), "dim: int = 1"),
+        (f'llama3_configs = {{"1B": ModelArgs(mine, {SIZES})}}', "dim: int = 1"),
+        (
+            f'llama3_configs = {{"1B": ModelArgs({SIZES})}}'.replace("n_heads=32", "n_heads=30"),
+            "dim: int = 1",
+        ),
     ],
-    ids=["an argument", "a field", "a call", "another rule of the width"],
+    ids=[
+        "an argument",
+        "a field",
+        "an argument of the configuration",
+        "a call",
+        "another rule of the width",
+        "an argument without a name",
+        "heads of no whole width",
+    ],
 )
 def test_what_is_not_understood_of_a_copys_llama_is_named(
     tmp_path: Path, init: str, fields: str
