@@ -13,8 +13,10 @@ LEAST_GAIN = 0.001
 class BetterBatch(Frozen):
     """A neighbour of a batch that divides badly (`planner.answer.better_batch`).
 
-    step_time_s      of the best layout that was found for it, which is not proved the best
-    faster_fraction  per sequence, at least
+    global_batch_size  sequences per step
+    step_time_s        of the best layout that was found for it, which is not proved the best
+    label              of that layout
+    faster_fraction    per sequence, at least
     """
 
     global_batch_size: int
@@ -27,14 +29,16 @@ class Choice(Frozen):
     """How the plan was chosen among layouts that measured runs do not tell apart
     (`planner.answer.ties`), or by `--robust`.
 
-    candidates                of them
-    fastest                   the label of the fastest layout, which `SearchReport` speaks of
-    slower_fraction           of the plan than that one; 0: it is the plan
-    worst_loss_fraction       of the plan, where one figure is off: slower than the best candidate
-    worst_where               which figure
+    robust                  by `--robust`
+    candidates              layouts that were chosen among
+    fastest                 the label of the fastest layout, which `search` speaks of
+    fastest_step_time_s     the step of that layout
+    slower_fraction         of the plan than that one; 0: it is the plan
+    worst_loss_fraction     of the plan, where one figure is off: slower than the best candidate
+    worst_where             which figure
     fastest_worst_loss_fraction, fastest_worst_where
-                              the same of the fastest
-    spares_bytes              that the plan needs less of a GPU than the fastest
+                            both of the fastest
+    spares_bytes            that the plan needs less of a GPU than the fastest
     """
 
     robust: bool
@@ -52,8 +56,10 @@ class Choice(Frozen):
 class Bought(Frozen):
     """What a plan's degrees do with more memory (`planner.answer.spare_memory`).
 
-    step_time_s      of the best layout that was found, which is not proved the best
-    faster_fraction  than the same degrees without more memory, at least
+    step_time_s       of the best layout that was found, which is not proved the best
+    label             of that layout
+    faster_fraction   than the same degrees without more memory, at least
+    fits_probability  of that layout on the same GPUs; None: no measured run says
     fits_probability on the same GPUs
     """
 
@@ -66,13 +72,13 @@ class Bought(Frozen):
 class SpareMemory(Frozen):
     """The memory that a plan may not use, and what it would buy.
 
-    free_bytes  left free of each GPU    chosen  by `--headroom`
-    one_gib     with one GiB more than the plan may use; None: nothing was found
-    all, all_bytes
-                with all that the profile lets a rank use, so much more; None: nothing was found
-    one_gib_most, all_most
-                by which fraction the plan's degrees are faster then at most, `LEAST_GAIN` where
-                by no more than that; None: not known
+    free_bytes              left free of each GPU
+    chosen                  whether by `--headroom`
+    one_gib                 with one GiB more than the plan may use; None: nothing was found
+    one_gib_most, all_most  by which fraction the plan's degrees are faster then at most, 0.001
+                            (`LEAST_GAIN`) where by no more than that; None: not known
+    all, all_bytes          with all that the profile lets a rank use, so much more; None: nothing
+                            was found
     """
 
     free_bytes: float
@@ -85,8 +91,18 @@ class SpareMemory(Frozen):
 
 
 class Size(Frozen):
-    """The best plan found for one number of GPUs, proved or not by its status; the cost in the
-    currency of the price.
+    """The best plan found for one number of GPUs, proved or not by its status.
+
+    gpus                    the number
+    status                  `OPTIMAL` is proved
+    label                   of the layout
+    step_time_s             of the layout
+    mfu                     None where formats are mixed
+    tokens_per_s            of all GPUs
+    gpu_hours_per_trillion_tokens
+                            GPU-hours of 1e12 tokens
+    cost_per_trillion_tokens
+                            in the currency of the price; None where no price is known
     """
 
     gpus: int
@@ -102,8 +118,10 @@ class Size(Frozen):
 class Sizes(Frozen):
     """The numbers of GPUs that were tried for `--gpus auto` (`planner.sweep.auto`).
 
-    least_gpus  the fewest that hold a step    knee_gpus  least time x cost: what was chosen
+    least_gpus     the fewest that hold a step
     cheapest_gpus  least cost of a token; None where no price is known
+    knee_gpus      least time x cost: what was chosen
+    tried          each of them
     """
 
     least_gpus: int
