@@ -100,11 +100,11 @@ class Layout:
     stages                  pipeline_parallel * virtual_stages of them, in model order; the
                             embedding belongs to the first and the head to the last
     selective_modules       what a selectively recomputed layer replays
-    modules_apart     multi-token-prediction modules are on the stage before the last, which has the
-                      heads alone (Megatron's `pipeline_model_parallel_layout`, "...m|L")
-    optimizer_offload, activation_offload
-                      fractions: of the optimizer's states that are kept and updated on the host, of
-                      what layers save that waits there
+    optimizer_offload       fraction of the optimizer's states that is kept and updated on the host
+    activation_offload      fraction of what layers save that waits on the host
+    modules_apart           multi-token-prediction modules are on the stage before the last, which
+                            has the heads alone (Megatron's `pipeline_model_parallel_layout`,
+                            "...m|L")
     """
 
     __pydantic_config__ = FROM_FILE

@@ -16,10 +16,11 @@ from meshplan.hardware_profiles.names import Name
 class LearnedConstant(Frozen):
     """A field of `Tuning`.
 
-    name           the field's
-    before, after  its value in what ships, and as learnt
-    deviation      what is left of doubt in ln(after): the standard deviation of the posterior
-    kept           of the doubt before, the fraction that is left: near 1 the runs say nothing
+    name       the field's
+    before     its value in what ships
+    after      its value as learnt
+    deviation  what is left of doubt in ln(after): the standard deviation of the posterior
+    kept       of the doubt before, the fraction that is left: near 1 the runs say nothing
     """
 
     name: str
@@ -60,7 +61,8 @@ class Learned(Frozen):
     """The data file.
 
     meshplan_learned  version of the file
-    engine, gpu       of which the constants hold: the engine's and the GPU's profile names
+    engine            of which the constants hold
+    gpu               of which they hold: the profile's name
     cluster           that the runs ran on
     date              of learning
     source            who learnt

@@ -27,6 +27,8 @@ CALLS = {
     "what-if": ("what-if", "{plan}", "--matmul", "1.1x", "--gpus", "8", "--jobs", "1"),
     "what-if, each figure moved": ("what-if", "{plan}", "--jobs", "1"),
     "what-if --break-even": ("what-if", "{plan}", "--break-even", "network"),
+    "models": ("models",),
+    "models MODEL": ("models", "qwen3-0.6b"),
     "sweep": ("sweep", *JOB, "--gpus", "8,16", "--tokens", "1T", "--jobs", "1"),
 }  # fmt: skip
 """Commands whose documents are small, by their heading on the page."""

@@ -16,6 +16,7 @@ from meshplan.planner.case.search_report import SearchReport
 from meshplan.planner.check.output import as_json as check_document
 from meshplan.planner.check.verdicts import Finding
 from meshplan.planner.cli import explain
+from meshplan.planner.cli.models import facts, model_document
 from meshplan.planner.learn import diagnose
 from meshplan.planner.learn.diagnose import MemoryLine
 from meshplan.planner.learn.levers import Lever
@@ -129,5 +130,7 @@ DOCUMENTS: dict[str, list[Part]] = {
     "execute": [("", RunResult), ("", write_result)],
     "execute --dry-run": [("[]", DryRun)],
     "execute --one-rank": [("", OneRankRun)],
+    "models": [("models[]", facts)],
+    "models MODEL": [("", facts), ("", model_document)],
 }
 """By command: a path in its document ("": all of it), and what makes the object there."""

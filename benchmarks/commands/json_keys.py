@@ -31,9 +31,9 @@ HEAD = """# What `--json` prints
 
 One JSON document on standard output. `a.b` is the key `b` of the object at `a`, `a[].b` that of
 each object of the list at `a`, `a.*` is under a name that is no fixed word. A plan file has the
-same keys as `plan --json`. Null means: not known, or not of this question; where it says more, its
-line does. Seconds end in `_s`, bytes in `_bytes`, GiB (2**30 bytes) in `_gib`; of fractions 1 is
-all. Keys may be added by a later release.
+keys of `plan --json` but `cost` and `comparison`. Null means: not known, or not of this question;
+where it says more, its line does. Seconds end in `_s`, bytes in `_bytes`, GiB (2**30 bytes) in
+`_gib`; of fractions 1 is all. Not here: `profiles`, which prints profiles as their files have them.
 
 This page is made from the docstrings of what makes each document
 (`python -m benchmarks.commands.json_keys`).
@@ -166,11 +166,9 @@ def _described(command: str) -> list[Key]:
 def unnamed(command: str) -> list[Key]:
     """The objects of a document that no docstring names; of each, what makes it says what it is."""
     named = {"", *(key.path.removesuffix("[]") for key in _described(command))}
-    return [
-        Key(path, "", first_sentence(source))
-        for path, source, *only in DOCUMENTS[command]
-        if path.removesuffix("[]") not in named and not only
-    ]
+    whole = [part for part in DOCUMENTS[command] if part[0].removesuffix("[]") not in named]
+    first = {path: source for path, source, *only in reversed(whole) if not only}
+    return [Key(path, "", first_sentence(source)) for path, source in first.items()]
 
 
 def first_sentence(source: Source) -> str:
@@ -267,7 +265,7 @@ def _plain(path: str) -> str:
 
 
 def _row(key: Key) -> str:
-    shown = f"`{key.path.removesuffix(ANY)}`" if key.path else "beside these"
+    shown = f"`{key.path.removesuffix(ANY)}`" if key.path else "the rest"
     return f"| {shown} | {key.unit} | {_cell(key.words)} |"
 
 

@@ -54,10 +54,11 @@ MEMORY_NAMES = {
 class Quantity:
     """One quantity of both sides.
 
-    name         in words
-    unit         of both sides
-    yours, ours  None where it is not known; ours is the plan's
-    part         whether it belongs to the last row above that is no part itself
+    name   in words
+    unit   of both sides
+    yours  of the config; None where it is not known
+    ours   of the plan, likewise
+    part   whether it belongs to the last row above that is no part itself
     """
 
     name: str

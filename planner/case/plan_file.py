@@ -167,10 +167,10 @@ class Prediction(Frozen):
     hfu                     the same with the FLOPs of recomputation
     memory                  of each pipeline rank, in order; all in bytes
     gpu_memory_bytes        that the GPU has; in older plan files what a plan might fill
-    usable_memory_bytes, plan_memory_bytes
-                            of these, what a rank may use, beyond which a layout does not fit, and
-                            what a plan may fill of it (`planner.case.memory_limit`); None in older
-                            plans
+    usable_memory_bytes     of these, what a rank may use, beyond which a layout does not fit; None
+                            in older plans
+    plan_memory_bytes       of these, what a plan may fill (`planner.case.memory_limit`); None in
+                            older plans
     """
 
     step_time_s: float = Field(gt=0)

@@ -36,8 +36,9 @@ class Choice(Frozen):
     slower_fraction         of the plan than that one; 0: it is the plan
     worst_loss_fraction     of the plan, where one figure is off: slower than the best candidate
     worst_where             which figure
-    fastest_worst_loss_fraction, fastest_worst_where
-                            both of the fastest
+    fastest_worst_loss_fraction
+                            of the fastest, likewise
+    fastest_worst_where     which figure
     spares_bytes            that the plan needs less of a GPU than the fastest
     """
 
@@ -77,8 +78,8 @@ class SpareMemory(Frozen):
     one_gib                 with one GiB more than the plan may use; None: nothing was found
     one_gib_most, all_most  by which fraction the plan's degrees are faster then at most, 0.001
                             (`LEAST_GAIN`) where by no more than that; None: not known
-    all, all_bytes          with all that the profile lets a rank use, so much more; None: nothing
-                            was found
+    all_bytes               how much more the profile lets a rank use
+    all                     with all of that; None: nothing was found
     """
 
     free_bytes: float
