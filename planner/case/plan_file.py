@@ -21,7 +21,7 @@ from meshplan.hardware_profiles.names import Name
 from meshplan.hardware_profiles.profile_file import first_fault
 from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.limits import MOST
-from meshplan.planner.case.plan_findings import BetterBatch, Choice, Sizes, SpareMemory
+from meshplan.planner.case.plan_findings import BetterBatch, Choice, MeasuredRun, Sizes, SpareMemory
 from meshplan.planner.case.reading import UnreadableConfig
 from meshplan.planner.case.seal import (
     BESIDE,
@@ -224,52 +224,6 @@ class RunnerUp(Frozen):
     @field_serializer("layout")
     def _said(self, value: Layout) -> dict[str, Any]:
         return said(value)
-
-
-class MeasuredRun(Frozen):
-    """A published run near the plan (`planner.runs.evidence`), and what is predicted for it.
-
-    id                      its row among the published runs
-    suite                   the source's short name
-    framework               with its release
-    engine                  that it is priced as
-    model                   as the source names it
-    parameters              of the model
-    gpu                     the profile's name
-    gpus                    of the run
-    seq_len                 tokens of a sequence
-    global_batch_size       sequences per step
-    precision               of the matmuls' inputs
-    layout                  in short
-    distance                how unlike the plan it is, 0: alike (`planner.runs.evidence`)
-    near                    whether it is near enough to speak of the plan, and of the same kind of
-                            model
-    measured_step_time_s    as published
-    predicted_step_time_s   with the constants that ship: they may be fitted to this very run
-    predicted_unseen_s      with constants that had not seen the run's source, None: never priced so
-    measured_reserved_gib   of the fullest rank; None: not published
-    predicted_reserved_gib  of the fullest rank
-    """
-
-    id: str
-    suite: str
-    framework: str
-    engine: str
-    model: str
-    parameters: float
-    gpu: str
-    gpus: int
-    seq_len: int
-    global_batch_size: int
-    precision: str
-    layout: str
-    distance: float
-    near: bool = False
-    measured_step_time_s: float
-    predicted_step_time_s: float
-    predicted_unseen_s: float | None
-    measured_reserved_gib: float | None
-    predicted_reserved_gib: float
 
 
 class Plan(Frozen):

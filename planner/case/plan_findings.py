@@ -1,5 +1,5 @@
 """What a plan file says beside its layout and prediction: why this one of several, what memory or
-another batch would buy, and which sizes were looked at.
+another batch would buy, which sizes were looked at, and which published runs are near.
 """
 
 from typing import Literal
@@ -129,3 +129,49 @@ class Sizes(Frozen):
     cheapest_gpus: int | None
     knee_gpus: int
     tried: tuple[Size, ...]
+
+
+class MeasuredRun(Frozen):
+    """A published run near the plan (`planner.runs.evidence`), and what is predicted for it.
+
+    id                      its row among the published runs
+    suite                   the source's short name
+    framework               with its release
+    engine                  that it is priced as
+    model                   as the source names it
+    parameters              of the model
+    gpu                     the profile's name
+    gpus                    of the run
+    seq_len                 tokens of a sequence
+    global_batch_size       sequences per step
+    precision               of the matmuls' inputs
+    layout                  in short
+    distance                how unlike the plan it is, 0: alike (`planner.runs.evidence`)
+    near                    whether it is near enough to speak of the plan, and of the same kind of
+                            model
+    measured_step_time_s    as published
+    predicted_step_time_s   with the constants that ship: they may be fitted to this very run
+    predicted_unseen_s      with constants that had not seen the run's source, None: never priced so
+    measured_reserved_gib   of the fullest rank; None: not published
+    predicted_reserved_gib  of the fullest rank
+    """
+
+    id: str
+    suite: str
+    framework: str
+    engine: str
+    model: str
+    parameters: float
+    gpu: str
+    gpus: int
+    seq_len: int
+    global_batch_size: int
+    precision: str
+    layout: str
+    distance: float
+    near: bool = False
+    measured_step_time_s: float
+    predicted_step_time_s: float
+    predicted_unseen_s: float | None
+    measured_reserved_gib: float | None
+    predicted_reserved_gib: float

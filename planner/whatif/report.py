@@ -169,8 +169,7 @@ def asking_document(
     same_tokens_s    for as many tokens as a step of `before` has
     change_fraction  of these to the step before, minus 1
     needed_bytes     of the fullest rank
-    days             of the whole run, where its tokens are given
-    gpu_hours        of the whole run
+    days, gpu_hours  of the whole run, where its tokens are given
     cost             of the whole run, in the currency of the price
     """
     p, plan, change = each.prediction, each.plan, each.change
@@ -276,11 +275,9 @@ def tornado_document(found: Tornado) -> dict[str, Any]:
 def arm_document(arm: Arm, swing: float, before: Asking) -> dict[str, Any]:
     """One figure, moved either way.
 
-    name            the figure's, as `what-if` takes it
-    words           the figure in words
+    name, words     the figure, as `what-if` takes it and for people
     swing_fraction  what lies between both ends, of the step; None where an end has no plan
-    down            the question with the figure moved down
-    up              the question with the figure moved up
+    down, up        the question with the figure moved so
     """
     return {
         "name": arm.name,
@@ -368,8 +365,7 @@ def break_even_document(found: BreakEven) -> dict[str, Any]:
     meshplan_what_if  version of the document
     kind              always `break_even`
     notes             what was assumed of the question
-    gpus              the larger size
-    than_gpus         the smaller size
+    gpus, than_gpus   the larger and the smaller size
     now               at today's bandwidth
     below, above      the ends between which the sizes swap; None where no factor from 1/64 to 64
                       swaps them
@@ -387,12 +383,12 @@ def break_even_document(found: BreakEven) -> dict[str, Any]:
 def point_document(found: BreakEven, point: Point | None) -> dict[str, Any] | None:
     """Both sizes at one bandwidth of the network, as nccl-tests prints busbw.
 
-    factor              of today's bandwidth
-    node_bytes_per_s    of all cards of a node together
-    gpu_bytes_per_s     of one GPU
-    step_time_s         of the larger size; None: nothing fits
-    than_step_time_s    of the smaller size; None: nothing fits
-    gap                 fraction by which a shorter step of one may exist; 0: both are proved
+    factor       of today's bandwidth
+    node_bytes_per_s, gpu_bytes_per_s
+                 of all cards of a node together, and of one GPU
+    step_time_s, than_step_time_s
+                 of the larger and of the smaller size; None: nothing fits
+    gap          fraction by which a shorter step of one may exist; 0: both are proved
     """
     if point is None:
         return None
