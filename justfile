@@ -25,6 +25,7 @@ nightly *arguments:
 docs:
     {{bin}}/python -m benchmarks.commands.readme
     {{bin}}/python -m benchmarks.models.page
+    {{bin}}/python -m benchmarks.commands.json_keys
 
 # Draw the pages' pictures anew: needs Chromium and the extra `browser`
 pictures:

@@ -52,7 +52,12 @@ SELECTIVE: tuple[RecomputeModule, ...] = ("core_attention",)
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The layers of one (virtual) pipeline stage, and how many of them recompute what."""
+    """The layers of one (virtual) pipeline stage, and how many of them recompute what.
+
+    layers            in it
+    selective_layers  recompute `selective_modules`
+    full_layers       recompute all; these are the first
+    """
 
     __pydantic_config__ = FROM_FILE
 
@@ -78,17 +83,28 @@ class Stage:
 class Layout:
     """The parallel degrees, the sharding, the schedule and the stages.
 
-    stages            pipeline_parallel * virtual_stages of them, in model order; the embedding
-                      belongs to the first and the head to the last
-    shard_group       ranks over which ZeRO shards (HSDP); 0 means all of dp * cp
-    context_kind      how queries meet all keys, "": as the engine usually does it
-    dispatcher        what brings tokens to experts, "": what the engine usually does
-    selective_modules what a selectively recomputed layer replays
-    modules_apart     multi-token-prediction modules are on the stage before the last, which has the
-                      heads alone (Megatron's `pipeline_model_parallel_layout`, "...m|L")
-    optimizer_offload, activation_offload
-                      fractions: of the optimizer's states that are kept and updated on the host, of
-                      what layers save that waits there
+    data_parallel           replicas
+    tensor_parallel         ranks that share each layer's matrices
+    pipeline_parallel       pipeline ranks
+    virtual_stages          stages of each pipeline rank
+    context_parallel        ranks that share a sequence
+    expert_parallel         ranks that share the experts
+    expert_tensor_parallel  ranks that share each expert's matrices
+    sequence_parallel       whether tensor-parallel ranks share norms and residuals by tokens
+    zero_stage              what ZeRO shards: 1 optimizer states, 2 gradients too, 3 weights too
+    shard_group             ranks over which ZeRO shards (HSDP); 0 means all of dp * cp
+    micro_batch_size        sequences of a micro-batch
+    schedule                the order of forwards and backwards
+    context_kind            how queries meet all keys, "": as the engine usually does it
+    dispatcher              what brings tokens to experts, "": what the engine usually does
+    stages                  pipeline_parallel * virtual_stages of them, in model order; the
+                            embedding belongs to the first and the head to the last
+    selective_modules       what a selectively recomputed layer replays
+    optimizer_offload       fraction of the optimizer's states that is kept and updated on the host
+    activation_offload      fraction of what layers save that waits on the host
+    modules_apart           multi-token-prediction modules are on the stage before the last, which
+                            has the heads alone (Megatron's `pipeline_model_parallel_layout`,
+                            "...m|L")
     """
 
     __pydantic_config__ = FROM_FILE

@@ -16,9 +16,11 @@ from meshplan.hardware_profiles.names import Name
 class LearnedConstant(Frozen):
     """A field of `Tuning`.
 
-    before, after  its value in what ships, and as learnt
-    deviation      what is left of doubt in ln(after): the standard deviation of the posterior
-    kept           of the doubt before, the fraction that is left: near 1 the runs say nothing
+    name       the field's
+    before     its value in what ships
+    after      its value as learnt
+    deviation  what is left of doubt in ln(after): the standard deviation of the posterior
+    kept       of the doubt before, the fraction that is left: near 1 the runs say nothing
     """
 
     name: str
@@ -31,7 +33,16 @@ class LearnedConstant(Frozen):
 class LearnedRun(Frozen):
     """One run: what was measured, and what was predicted before and after learning.
 
-    believed  whether it is learnt from: one that is far off alone is not
+    log         its file
+    config      that of its layout
+    layout      in short
+    gpus        of the run
+    precision   of the matmuls' inputs
+    model       its name
+    measured_s  the measured step
+    before_s    the step as predicted with what ships
+    after_s     the same with the learnt constants
+    believed    whether it is learnt from: one that is far off alone is not
     """
 
     log: str
@@ -49,14 +60,21 @@ class LearnedRun(Frozen):
 class Learned(Frozen):
     """The data file.
 
-    engine, gpu     of which the constants hold: the engine's and the GPU's profile names
-    prior           where the constants started
-    residual        median |predicted / measured - 1| over the runs, after learning
-    left_out_error  the same of each run predicted by what the others teach; None below three runs
-    factor          8 of 10 further runs lie between the prediction / `factor` and x `factor`: the
-                    mean, weighed by the number of runs, of what left-out runs of other sources say
-                    after learning from as many that were as far off, and of what these runs do,
-                    each left out
+    meshplan_learned  version of the file
+    engine            of which the constants hold
+    gpu               of which they hold: the profile's name
+    cluster           that the runs ran on
+    date              of learning
+    source            who learnt
+    prior             where the constants started
+    residual          median |predicted / measured - 1| over the runs, after learning
+    left_out_error    the same of each run predicted by what the others teach; None below three runs
+    factor            8 of 10 further runs lie between the prediction / `factor` and x `factor`: the
+                      mean, weighed by the number of runs, of what left-out runs of other sources
+                      say after learning from as many that were as far off, and of what these runs
+                      do, each left out
+    constants         what moved
+    runs              what taught
     """
 
     meshplan_learned: Literal[1] = 1

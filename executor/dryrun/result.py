@@ -7,16 +7,18 @@ from dataclasses import dataclass
 class DryRun:
     """What one rank's step does.
 
-    peak_bytes           the most bytes alive at once
-    peak_by_category     what they were: weights (computing copy), gradients, optimizer (masters and
-                         moments; in fp32 below ZeRO-3 the masters are the weights), activations
-                         (saved for backward), transient (the rest, gathered ZeRO-3 weights
-                         included)
-    peak_by_phase        the most bytes alive in each phase of the step
-    flops                executed, by "phase.kind" (forward, backward; matmul, attention, grouped)
-    comm_bytes, comm_calls
-                         by "axis.kind"; whole arrays, as `dryrun.work` says
-    wall_s               how long the dry run took
+    rank                    global
+    pp_rank                 its pipeline rank
+    peak_bytes              the most bytes alive at once
+    peak_by_category        what they were: weights (computing copy), gradients, optimizer (masters
+                            and moments; in fp32 below ZeRO-3 the masters are the weights),
+                            activations (saved for backward), transient (the rest, gathered ZeRO-3
+                            weights included)
+    peak_by_phase           the most bytes alive in each phase of the step
+    flops                   executed, by "phase.kind" (forward, backward; matmul, attention,
+                            grouped)
+    comm_bytes, comm_calls  by "axis.kind"; whole arrays, as `dryrun.work` says
+    wall_s                  how long the dry run took
     """
 
     rank: int

@@ -34,7 +34,13 @@ from meshplan.planner.text_files import write_text
 
 
 class ComparedPart(Frozen):
-    """One line of the comparison, in seconds or bytes; None is not predicted, or not measured."""
+    """One line of the comparison.
+
+    name       what, in words
+    unit       of both
+    predicted  None: not predicted
+    measured   None: not measured
+    """
 
     name: str
     unit: Literal["s", "bytes"]
@@ -50,7 +56,19 @@ class ComparedPart(Frozen):
 
 
 class RankResult(Frozen):
-    """One rank in the step of median time, and its peaks over all steps."""
+    """One rank in the step of median time, and its peaks over all steps.
+
+    rank                    global
+    pipeline_rank           from 0
+    step_time_s             wall time of the step
+    forward_s, backward_s, optimizer_s
+                            of its phases
+    waiting_s               for other pipeline stages
+    exposed_comm_s          gradient reductions that nothing hid
+    processor_s             processor time of the process, all threads
+    allocated_peak_bytes, reserved_peak_bytes
+                            the most over all steps; on a CPU the process's resident set
+    """
 
     rank: int
     pipeline_rank: int
@@ -68,11 +86,25 @@ class RankResult(Frozen):
 class RunResult(Frozen):
     """A run, finished or not; `status` says which.
 
-    starter_pid       the `meshplan execute` that writes this file: where `status` is "running" and
-                      no such process is alive, the run was killed
-    step_time_spread  interquartile range over median of the timed steps
-    losses            None where the loss was no finite number
-    band              how far the predicted step time may be off: |error| <= band
+    meshplan_run          version of the file
+    status                finished or not
+    problem               why it failed
+    starter_pid           the `meshplan execute` that writes this file: where `status` is "running"
+                          and no such process is alive, the run was killed
+    plan                  its file
+    layout                in short
+    engine                that ran
+    device                `cpu` or a GPU's name
+    versions              of the packages
+    date                  of the start
+    step_time_s           the median of the timed steps
+    step_time_spread      interquartile range over median of the timed steps
+    step_times_s          of each timed step
+    tokens_per_s_per_gpu  measured
+    losses                of each step, None where it was no finite number
+    parts                 predicted beside measured
+    ranks                 of the timed step of median time
+    band                  how far the predicted step time may be off: |error| <= band
     """
 
     meshplan_run: Literal[1] = 1
@@ -246,7 +278,11 @@ def memory_parts(plan: Plan, ranks: Sequence[RankResult], device: str) -> tuple[
 
 
 def write_result(result: RunResult, path: Path) -> None:
-    """Write atomically, errors of the parts included; raises `CannotWrite`."""
+    """Write atomically, errors of the parts included; raises `CannotWrite`.
+
+    parts[].error  predicted / measured - 1; in `result.json` alone
+    inside_band    whether the prediction held; in `result.json` alone
+    """
     document = result.model_dump(mode="json")
     for part, written in zip(result.parts, document["parts"], strict=True):
         written["error"] = part.error

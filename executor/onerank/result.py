@@ -31,15 +31,20 @@ AXES = {
 class RankMeasured(Frozen):
     """One rank's step of median time, and the most bytes that it held.
 
-    step_s        wall time; seconds: of its phases, and the `rest`, which no phase covers
-    step_times_s  of all timed steps
-    processor_s   processor time of the process in each of them, all threads
-    actions       (stage, kind, mean, median seconds) of the schedule's actions
-    exposed_s     of the step, waited for messages that nothing hid, by axis; empty where a real
-                  group was asked, which does not say it
-    held_bytes    the most bytes that were alive of each category, and `total` of all together, by
-                  the tracker's count
-    device_bytes  CUDA: `allocated` and `reserved` peaks of the caching allocator
+    rank           global
+    pipeline_rank  from 0
+    micro_batches  that were run
+    step_s         wall time
+    step_times_s   of all timed steps
+    processor_s    processor time of the process in each of them, all threads
+    seconds        of its phases, and the `rest`, which no phase covers
+    actions        (stage, kind, mean, median seconds) of the schedule's actions
+    exposed_s      of the step, waited for messages that nothing hid, by axis; empty where a real
+                   group was asked, which does not say it
+    loss           of the last step
+    held_bytes     the most bytes that were alive of each category, and `total` of all together, by
+                   the tracker's count
+    device_bytes   CUDA: `allocated` and `reserved` peaks of the caching allocator
     """
 
     rank: int
@@ -57,9 +62,20 @@ class RankMeasured(Frozen):
 
 
 class OneRankRun(Frozen):
-    """All ranks that were measured; `micro_batches` of the plan's step.
+    """All ranks that were measured.
 
-    estimated_pipeline_ranks  those of which the step of the plan holds predicted seconds
+    meshplan_one_rank       version of the document
+    plan                    its file
+    layout                  in short
+    device                  `cpu` or a GPU's name
+    versions                of the packages
+    date                    of the run
+    micro_batches           of the plan's step
+    ranks                   each as measured
+    parts                   by rank, measured beside predicted
+    step                    of the plan, put together from them
+    estimated_pipeline_ranks
+                            those of which the step of the plan holds predicted seconds
     """
 
     meshplan_one_rank: Literal[1] = 1

@@ -52,8 +52,13 @@ MEMORY_NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantity:
-    """One quantity of both sides; None where it is not known. `part`: belongs to the last
-    row above that is no part itself.
+    """One quantity of both sides.
+
+    name   in words
+    unit   of both sides
+    yours  of the config; None where it is not known
+    ours   of the plan, likewise
+    part   whether it belongs to the last row above that is no part itself
     """
 
     name: str
@@ -83,9 +88,12 @@ class Yours:
 class Comparison:
     """Both sides.
 
-    question     what both answer      assumed  what the config does not say
+    question     what both answer
+    rows         what is compared
+    assumed      what the config does not say
     differences  where the sides are not the same question: empty unless a caller wants it so
     verdict      how much longer the slower side takes, and by what
+    notes        how the config was read
     """
 
     question: str

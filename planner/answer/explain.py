@@ -31,12 +31,20 @@ from meshplan.planner.space.engine_rules import unpriced
 class TimeParts:
     """Seconds of one step by cause, of the busiest pipeline rank; `total_s` is the step time.
 
-    matmul_s, attention_s, pointwise_s  kernels, forward and backward
-    recompute_s                         running forwards again
-    host_s                              waiting for the host to issue kernels
-    tensor_s ... send_s, offload_s      communication and copies to the host that nothing hides
-    bubble_s                            waiting for other pipeline ranks
-    update_s, fixed_s                   weight update; once per step
+    matmul_s     matrix products, forward and backward
+    attention_s  attention, likewise
+    pointwise_s  kernels bound by memory, likewise
+    recompute_s  running forwards again
+    host_s       waiting for the host to issue kernels
+    tensor_s     tensor-parallel communication that nothing hides
+    context_s    context-parallel, likewise
+    expert_s     expert-parallel, likewise
+    data_s       gradients and weights of data parallelism, likewise
+    send_s       between pipeline ranks, likewise
+    offload_s    copies to and from the host, likewise
+    bubble_s     waiting for other pipeline ranks
+    update_s     weight update
+    fixed_s      once per step
     """
 
     matmul_s: float

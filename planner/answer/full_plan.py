@@ -16,7 +16,8 @@ from meshplan.planner.answer.answer import Chosen, case_at, chosen_plan, tried
 from meshplan.planner.answer.explain import timed
 from meshplan.planner.answer.question import Asked
 from meshplan.planner.answer.spare_memory import spare_memory
-from meshplan.planner.case.plan_file import MeasuredRun, Plan
+from meshplan.planner.case.plan_file import Plan
+from meshplan.planner.case.plan_findings import MeasuredRun
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.case.search_report import ROUNDING
 from meshplan.planner.free_pages import give_back_freed

@@ -21,7 +21,7 @@ from meshplan.hardware_profiles.names import Name
 from meshplan.hardware_profiles.profile_file import first_fault
 from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.limits import MOST
-from meshplan.planner.case.plan_findings import BetterBatch, Choice, Sizes, SpareMemory
+from meshplan.planner.case.plan_findings import BetterBatch, Choice, MeasuredRun, Sizes, SpareMemory
 from meshplan.planner.case.reading import UnreadableConfig
 from meshplan.planner.case.seal import (
     BESIDE,
@@ -55,7 +55,12 @@ class UnreadablePlan(ValueError):
 
 
 class PlanModel(Frozen):
-    """The model: the Hugging Face configuration it was read from, and a hash of it."""
+    """The model: the Hugging Face configuration it was read from, and a hash of it.
+
+    name    as asked for
+    config  the configuration itself
+    sha256  of `config`
+    """
 
     name: Name
     config: dict[str, Any]
@@ -80,6 +85,10 @@ class PlanModel(Frozen):
 class PlanCluster(Frozen):
     """The cluster by name, the accelerators used, and the hash of the profile that priced the
     plan.
+
+    name    the profile's
+    gpus    accelerators used
+    sha256  of the profile, its first digits
     """
 
     name: Name
@@ -88,8 +97,18 @@ class PlanCluster(Frozen):
 
 
 class StageMemory(Frozen):
-    """Predicted peak of one pipeline rank, by category, in bytes; `reserved` is what runs out.
-    `host` is in the host's memory, not the device's.
+    """Predicted peak of one pipeline rank, by category, in bytes.
+
+    weights      the computing copy
+    gradients    as they are kept
+    optimizer    its states, and an fp32 copy of the weights where there is one
+    activations  saved for the backward pass
+    transient    tensors that come and go within a pass: logits, gathered weights
+    context      outside the allocator: the CUDA context and communicators
+    slack        what the allocator has reserved and no tensor uses
+    allocated    tensors: the sum of the first five
+    reserved     what the allocator holds, which is what runs out
+    host         in the host's memory, not the device's
     """
 
     weights: float
@@ -121,26 +140,37 @@ class StageMemory(Frozen):
 class Prediction(Frozen):
     """What one step should take. The parts of the time add up to `step_time_s`.
 
+    step_time_s             of one optimizer step
+    compute_s               kernels of the busiest pipeline rank
+    exposed_comm_s          communication that nothing hides
+    bubble_s                waiting for other pipeline ranks
+    optimizer_s             weight update and gradient norm, with what is sent for them and not
+                            hidden
     step_time_low_s, step_time_high_s
-                    between them 8 of 10 runs of this engine and GPU family fall
-                    (`hardware_profiles.errors.intervals`); None in older plan files
+                            between them 8 of 10 runs of this engine and GPU family fall
+                            (`hardware_profiles.errors.intervals`); None in older plan files
     reserved_low_bytes, reserved_high_bytes
-                    the same of the reserved memory of the fullest rank
-    fits_probability
-                    that no rank runs out of memory, by measured runs whose memory was predicted too
-                    (`hardware_profiles.errors.memory_needs`); None on a CPU, and in older plan
-                    files
-    fits_runs       of the engine on the GPU family that say so; 0: those of other engines do
-    unmeasured      what of the layout no run of the engine covers, so that both ranges are wider:
-                    a GPU family, a precision, a kind of model, a number of GPUs
-    trained_parameters
-                    of the whole model, that a step updates; None: all of them
-    error_fraction  |predicted / measured - 1| that 8 of 10 runs stay within: `execute`'s band
-    gpu_memory_bytes
-                    that the GPU has; in older plan files what a plan might fill
-    usable_memory_bytes, plan_memory_bytes
-                    of these, what a rank may use, beyond which a layout does not fit, and what a
-                    plan may fill of it (`planner.case.memory_limit`); None in older plans
+                            the same of the reserved memory of the fullest rank
+    fits_probability        that no rank runs out of memory, by measured runs whose memory was
+                            predicted too (`hardware_profiles.errors.memory_needs`); None on a CPU,
+                            and in older plan files
+    fits_runs               of the engine on the GPU family that say so; 0: those of other engines
+                            do
+    unmeasured              what of the layout no run of the engine covers, so that both ranges are
+                            wider: a GPU family, a precision, a kind of model, a number of GPUs
+    trained_parameters      of the whole model, that a step updates; None: all of them
+    error_fraction          |predicted / measured - 1| that 8 of 10 runs stay within: `execute`'s
+                            band
+    tokens_per_s_per_gpu    tokens of the step over its time and the accelerators
+    mfu                     model FLOPs over what the GPUs could do in the step at their peak; None
+                            where formats are mixed
+    hfu                     the same with the FLOPs of recomputation
+    memory                  of each pipeline rank, in order; all in bytes
+    gpu_memory_bytes        that the GPU has; in older plan files what a plan might fill
+    usable_memory_bytes     of these, what a rank may use, beyond which a layout does not fit; None
+                            in older plans
+    plan_memory_bytes       of these, what a plan may fill (`planner.case.memory_limit`); None in
+                            older plans
     """
 
     step_time_s: float = Field(gt=0)
@@ -169,6 +199,11 @@ class Prediction(Frozen):
 class RunnerUp(Frozen):
     """Another layout, and what it loses to the chosen one.
 
+    layout              its own
+    step_time_s         of its step
+    reserved_bytes      of its fullest rank
+    lost_by             seconds that it takes more than the chosen one, by part (those of
+                        `time_parts` of `explain`); negative: less
     faster_probability  that the chosen one is faster, by pairs of measured runs
                         (`hardware_profiles.errors.layout_ratios`)
     expected_slower     by which fraction it is expected to take longer than the chosen one, what is
@@ -191,42 +226,23 @@ class RunnerUp(Frozen):
         return said(value)
 
 
-class MeasuredRun(Frozen):
-    """A published run near the plan (`planner.runs.evidence`), and what is predicted for it.
-
-    distance               as `planner.runs.evidence` counts
-    near                   whether that is near: at most `evidence.NEAR`, and the same kind of model
-    predicted_step_time_s  with the constants that ship: they may be fitted to this very run
-    predicted_unseen_s     with constants that had not seen the run's source, None: never priced so
-    """
-
-    id: str
-    suite: str
-    framework: str
-    engine: str
-    model: str
-    parameters: float
-    gpu: str
-    gpus: int
-    seq_len: int
-    global_batch_size: int
-    precision: str
-    layout: str
-    distance: float
-    near: bool = False
-    measured_step_time_s: float
-    predicted_step_time_s: float
-    predicted_unseen_s: float | None
-    measured_reserved_gib: float | None
-    predicted_reserved_gib: float
-
-
 class Plan(Frozen):
     """One answered question.
 
-    learned  the user's own runs' constants that it was priced with
-    pins     what the user fixed, by axis as typed; None in older plan files
-    sizes    the numbers of GPUs tried, where the question left theirs open
+    meshplan      version of the file
+    model         what is trained
+    cluster       on what
+    training      the job
+    engine        the framework whose habits it is priced with
+    layout        the answer
+    prediction    what a step of it should take
+    search        how the search ended
+    runners_up    the best of other degrees
+    reasons       why not a neighbour of the layout, a line each
+    evidence      published runs near by, the nearest first
+    learned       the user's own runs' constants that it was priced with
+    pins          what the user fixed, by axis as typed; None in older plan files
+    sizes         the numbers of GPUs tried, where the question left theirs open
     better_batch  a neighbour of the batch that is faster per sequence, where one was found
     choice        how it was chosen among ties; None: it is the fastest, and has none
     spare_memory  what the memory left free would buy; None on a CPU, and in older plan files

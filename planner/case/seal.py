@@ -36,7 +36,10 @@ def content_hash(content: object) -> str:
 
 
 def sealed(document: dict[str, Any]) -> dict[str, Any]:
-    """The document of a plan with its seal near the top, where a file that is cut keeps it."""
+    """The document of a plan with its seal near the top, where a file that is cut keeps it.
+
+    sha256  of all else, by which an edited file is known
+    """
     first, *rest = document
     return {first: document[first], SEAL: _seal_of(document)} | {key: document[key] for key in rest}
 

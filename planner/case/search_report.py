@@ -12,7 +12,12 @@ ROUNDING = 1e-9
 
 
 class OpenKind(Frozen):
-    """Degrees of which no layout is shown, and that none of them is faster than `bound_s`."""
+    """Degrees of which no layout is shown.
+
+    tensor_parallel, context_parallel, pipeline_parallel, expert_parallel
+                            the degrees
+    bound_s                 none of their layouts is faster
+    """
 
     tensor_parallel: int
     context_parallel: int
@@ -25,23 +30,30 @@ class SearchReport(Frozen):
     """How the search for the fastest layout ended. `OPTIMAL` only when every layout of the space
     was solved, simulated or bounded away.
 
-    price      what steps were compared by; bound and gap are under the same
-    cuts       listed: a layout of several chunks per rank may be faster if it is cut as no list
-               says; runners-up listed: not than the plan, but than a runner-up; None in older plan
-               files
-    space      what was searched and what was not, in words; empty in older plan files
-    bound_s    nothing in the space is faster, however it is cut; gap: so far below the fastest
-    listed_bound_s      nothing is faster that is cut as a list says; None in older plan files
-    every_cut_bound_s   of files of November 2026 alone, whose `bound_s` is of listed cuts
-    kinds_bound_s       no other degrees (tp, cp, pp, ep) are faster than that, nor those of a
-                        runner-up with other settings, of what is cut as a list says; None where
-                        none were looked for, and in older plan files
-    open_kinds          degrees of which neither the plan nor a runner-up is and that may be faster
-                        than the slowest runner-up, however they are cut: those with the least
-                        bounds, the least first; None where that is not known, and as above
-    rest_bound_s        no degrees are faster that are none of these all: at most the step of the
-                        slowest runner-up, beyond which nothing is said; None as `open_kinds`
-    simulated  cuts into stages that the event simulation timed
+    status             `OPTIMAL`: nothing of the space is faster
+    price              what steps were compared by; bound and gap are under the same
+    cuts               listed: a layout of several chunks per rank may be faster if it is cut as no
+                       list says; runners-up listed: not than the plan, but than a runner-up; None
+                       in older plan files
+    space              what was searched and what was not, in words; empty in older plan files
+    bound_s            nothing in the space is faster, however it is cut
+    listed_bound_s     nothing is faster that is cut as a list says; None in older plan files
+    every_cut_bound_s  of files of November 2026 alone, whose `bound_s` is of listed cuts
+    kinds_bound_s      no other degrees (tp, cp, pp, ep) are faster than that, nor those of a
+                       runner-up with other settings, of what is cut as a list says; None where none
+                       were looked for, and in older plan files
+    open_kinds         degrees of which neither the plan nor a runner-up is and that may be faster
+                       than the slowest runner-up, however they are cut: those with the least
+                       bounds, the least first; None where that is not known, and as above
+    rest_bound_s       no degrees are faster that are none of these all: at most the step of the
+                       slowest runner-up, beyond which nothing is said; None as `open_kinds`
+    gap                fraction by which the bound is below the fastest
+    candidates         legal layouts, all axes but the cut into stages
+    priced             of them those that the cost model priced
+    cpsat_solves       cuts that CP-SAT solved
+    simulated          cuts into stages that the event simulation timed
+    wall_s             how long the search took
+    dropped            layouts that each rule of legality dropped
     """
 
     status: Literal["OPTIMAL", "FEASIBLE"]

@@ -70,7 +70,11 @@ def summary(findings: list[Finding]) -> str:
 
 
 def as_json(findings: list[Finding]) -> str:
-    """`{"findings": [...], "exit_code": n}`, every field with its unit in its name."""
+    """`{"findings": [...], "exit_code": n}`, every field with its unit in its name.
+
+    findings   one for each config, and for each file that is none
+    exit_code  of the command
+    """
     document = {
         "findings": [asdict(finding) for finding in findings],
         "exit_code": exit_code(findings),

@@ -49,18 +49,29 @@ CATEGORIES = ("weights", "gradients", "optimizer", "activations", "transient", "
 class Finding:
     """One line about one file.
 
-    line          to annotate, from 1
-    text          the verdict with its numbers, one line
-    fix           the smallest change that helps, None when there is none to name
-    margin_bytes  usable memory left on the fullest pipeline rank; negative when it does not fit
-    capacity_bytes, gpu_memory_bytes
-                  what a rank may use, of what the GPU has
-    fits_probability
-                  by measured runs; None where none says
-    step_time_low_s, step_time_high_s, reserved_low_bytes, reserved_high_bytes
-                  between them the step time and the reserved memory of 8 of 10 runs fall
-    stage, category  the fullest pipeline rank and its largest category of memory
-    assumed       what the verdict holds under, that no file says; "": nothing
+    path                    the file
+    verdict                 `fits` and `skipped` pass
+    text                    the verdict with its numbers, one line
+    line                    to annotate, from 1
+    fix                     the smallest change that helps, None when there is none to name
+    framework               whose format it is
+    label                   of the layout
+    margin_bytes            usable memory left on the fullest pipeline rank; negative when it does
+                            not fit
+    peak_bytes              that the fullest pipeline rank needs
+    capacity_bytes          that a rank may use
+    gpu_memory_bytes        that the GPU has
+    fits_probability        by measured runs; None where none says
+    stage                   the fullest pipeline rank, from 0
+    category                its largest category of memory
+    step_time_s             predicted
+    step_time_low_s, step_time_high_s
+                            8 of 10 runs lie between
+    reserved_low_bytes, reserved_high_bytes
+                            the same of reserved memory
+    mfu                     predicted; None where formats are mixed
+    assumed                 what the verdict holds under, that no file says; "": nothing
+    notes                   how the file was read, a line each
     """
 
     path: str

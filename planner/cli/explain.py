@@ -155,8 +155,20 @@ def document(plan: Plan, parts: TimeParts, others: tuple[Alternative, ...] = ())
     """The plan with the parts of its step time and the alternatives, as JSON.
 
     ideal_step_time_s  at the peak of all GPUs; None where no MFU is defined
-    below_peak_s       what matrix products and attention take beyond that on the busiest rank
     needed_bytes       of the fullest rank
+    time_parts         where the step goes
+    below_peak_s       what matrix products and attention take beyond that on the busiest rank
+    alternatives        runners-up and layouts near by, the plan first
+    alternatives[].layout
+                        in short
+    alternatives[].family
+                        its degrees of tp and pp
+    alternatives[].fits
+                        whether its fullest rank needs no more than its GPU has
+    alternatives[].step_time_s
+                        of its step
+    alternatives[].needed_bytes
+                        of its fullest rank
     """
     assert plan.prediction is not None
     ideal = ideal_s(plan.prediction)

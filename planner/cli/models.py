@@ -56,13 +56,26 @@ def models(
         return
     config, model = read_model(name)
     if as_json:
-        print_json({**facts(config, model), "config": config})
+        print_json(model_document(config, model))
     else:
         print_tables(model_table(facts(config, model), model, name))
 
 
 def facts(config: dict[str, Any], model: Model) -> dict[str, Any]:
-    """What the catalogue says of a model, with the units in the keys."""
+    """What the catalogue says of a model, with the units in the keys.
+
+    name               of the catalogue, or of the file
+    model_type         the configuration's
+    parameters         a vision or audio tower's with them, prediction modules' without
+    active_parameters  of them those that one token uses
+    layers             of the language model
+    hidden             width of the hidden state
+    heads              of attention, in the last layer's kind
+    kv_heads           likewise, of keys and values
+    experts            of a layer, 0: none
+    vocab              tokens
+    source             of the configuration
+    """
     count, attention = model_parameters(model), model.kinds[-1].attention
     tower = tower_parameters(model.tower) if model.tower else 0
     return {
@@ -78,6 +91,14 @@ def facts(config: dict[str, Any], model: Model) -> dict[str, Any]:
         "vocab": model.vocab,
         "source": config.get("_source", "given"),
     }
+
+
+def model_document(config: dict[str, Any], model: Model) -> dict[str, Any]:
+    """One model as JSON: what the catalogue says of it, and its configuration.
+
+    config.**  the configuration itself
+    """
+    return {**facts(config, model), "config": config}
 
 
 def catalogue_table(rows: list[dict[str, Any]]) -> Table:

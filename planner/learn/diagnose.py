@@ -30,7 +30,12 @@ ROUNDING_S = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLine:
-    """A peak in GiB; None where the log does not say it."""
+    """A peak of the fullest rank.
+
+    kind          `allocated`, `reserved`, or `device`: what the driver counts
+    expected_gib  predicted
+    measured_gib  None where the log does not say it
+    """
 
     kind: str
     expected_gib: float
@@ -148,7 +153,33 @@ def _memory(prediction: Prediction, found: LoggedRun) -> tuple[MemoryLine, ...]:
 
 
 def document(diagnosis: Diagnosis) -> dict[str, Any]:
-    """As `--json` states it."""
+    """As `--json` states it.
+
+    format                  of the log
+    layout                  in short
+    engine, gpu             that it is priced with
+    steps                   the log's steady steps
+    measured_step_time_s    the median after warm-up
+    expected_step_time_s    predicted
+    expected_step_time_low_s, expected_step_time_high_s
+                            8 of 10 runs lie between
+    measured_over_expected  ratio of the two steps
+    inside_8_of_10          whether the measured step lies in that range
+    log                     its file
+    config                  its file, or the plan's
+    expected_parts_s.*      seconds of the expected step by part, named in words; they add up to it
+    memory                  peaks
+    expected_lacking_bytes  by how much the fullest rank is expected to need more than the GPU has;
+                            None where it does not
+    mfu                     measured; None where formats are mixed
+    expected_mfu            predicted
+    usual_mfu               of comparable published runs; None where too few are near
+    reasons                 hypotheses for what the step takes too long
+    likeliest               names of the likeliest of them, several where they cannot be told apart
+    may_be_the_model        whether none of them is likelier than that the cost model is off
+    levers                  changes that would shorten the expected step
+    notes                   how the log was read
+    """
     d, steady = diagnosis, diagnosis.found.steady
     p = d.prediction
     return {

@@ -18,7 +18,12 @@ SMALLEST_GAIN = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Lever:
-    """A change, the fraction of the predicted step that it saves, and whether it fits in memory."""
+    """A change.
+
+    name  in words
+    gain  fraction of the predicted step that it saves
+    fits  whether it fits in memory then
+    """
 
     name: str
     gain: float

@@ -35,8 +35,15 @@ SMALLEST_EXPLAINED, IMBALANCED = 0.05, 1.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """One hypothesis. `step_time_s`: the step if it holds alone; `try_this`: what to do;
-    `probability`: of all hypotheses, that none holds among them, 1 together.
+    """One hypothesis.
+
+    name         what may be
+    evidence     what speaks for it
+    step_time_s  the step if it holds alone
+    explains     share of the gap that it closes, weighed by how usual it is
+    try_this     what to do
+    gain         fraction of the step that mending it would save
+    probability  of all hypotheses, that none holds among them, 1 together
     """
 
     name: str

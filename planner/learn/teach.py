@@ -51,7 +51,18 @@ class Lesson:
     further: dict[Path, float]
 
     def document(self) -> dict[str, Any]:
-        """As JSON."""
+        """As JSON.
+
+        run           the two files to run first
+        layouts       how many there are
+        doubt_before  standard deviation of ln(step time), mean of the layouts
+        doubt_after   the same once the two have run
+        further       what to run next
+        further[].run
+                      its file
+        further[].doubt_after
+                      once it has run too
+        """
         return {
             "run": [str(self.first), str(self.second)], "layouts": len(self.layouts),
             "doubt_before": self.before, "doubt_after": self.after,

@@ -26,10 +26,13 @@ FEWEST, NEAR = 5, 4.0
 class Usual:
     """The distribution of the MFU of comparable runs.
 
-    runs      how many questions' fastest runs, of `sources` sources
-    low, median, high  10th, 50th and 90th percentile
-    below     the share of them that is below this run's
-    alike     in what they are like this run
+    runs     how many questions' fastest runs
+    sources  that published them
+    low      10th percentile of their MFU
+    median   of their MFU
+    high     90th percentile of their MFU
+    below    fraction of them that is below this run's
+    alike    in what they are like this run
     """
 
     runs: int

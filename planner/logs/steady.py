@@ -32,8 +32,16 @@ class Steady:
     """Statistics of the steady steps; None where too few entries tell.
 
     step_time_s  the median; the mean where steps hold differing work
+    entries      of the log that are steady
+    warm_up      entries dropped at the start of each attempt
+    attempts     starts of the run in the log
+    pauses       entries that took over 1.5 medians
     pause_share  fraction of the time after warm-up that pauses took beyond a usual step
-    differing    steps hold differing work
+    pause_every  steps from one to the next where they are regular
+    spread       interquartile range over the median
+    jitter       the median over the fastest tenth, minus 1
+    drift        median of the last third over that of the first, minus 1
+    differing    whether steps hold differing work
     """
 
     step_time_s: float

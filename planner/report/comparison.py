@@ -68,5 +68,8 @@ def difference(row: Quantity) -> str:
 
 
 def comparison_document(path: str, found: Comparison) -> dict[str, Any]:
-    """The same as JSON; the unit of each row is beside it."""
+    """A config beside the plan, as JSON; the unit of each row is beside it.
+
+    path  of the config
+    """
     return {"path": path, **asdict(found)}

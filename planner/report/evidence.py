@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from meshplan.costmodels.units import format_count, format_seconds
-from meshplan.planner.case.plan_file import MeasuredRun
+from meshplan.planner.case.plan_findings import MeasuredRun
 from meshplan.planner.runs.evidence import NEAR
 
 NONE = "none (we know of no published runs of CPU processes)"

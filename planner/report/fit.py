@@ -109,8 +109,9 @@ def largest_part(memory: StageMemory) -> str:
 class Fuller(NamedTuple):
     """A layout that fits with less memory left free than usual.
 
+    layout            its own
     headroom          what `--headroom` takes for it
-    fits_probability  of the layout
+    fits_probability  of the layout; None: no measured run says
     """
 
     layout: Layout
@@ -279,8 +280,24 @@ def _largest_rule(why: Explanation) -> str:
 def misfit_document(
     asked: Asked, why: Explanation, fuller: Fuller | None, *, proved: bool
 ) -> dict[str, Any]:
-    """The same as one JSON document, whether it is `proved` that nothing fits, and what was assumed
-    of the question.
+    """The same as one JSON document.
+
+    status               always `INFEASIBLE` (`UNKNOWN` of a search that was ended, with `gpus`
+                         alone)
+    proved               whether nothing fits; false where none was found that fits and something
+                         was left open
+    gpus                 asked for
+    nearest              the layout that comes closest; None if none is legal
+    relaxations.*        by pin, what fits without it; where no single one is enough, without all
+                         that are listed
+    enough               the smallest larger size found that fits with the same pins
+    unsettled            sizes of which it is not known whether they fit
+    fewer                the smallest smaller size found that fits
+    on_host              what fits with the optimizer on the host
+    fuller               what fits with less memory left free; None where nothing does
+    dropped.*            layouts that each rule of legality dropped
+    time_limit_left_out  what of this a time limit left out
+    notes                what was assumed of the question
     """
     return {
         "status": "INFEASIBLE",

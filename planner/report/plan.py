@@ -206,7 +206,12 @@ def _memory_facts(plan: Plan) -> Iterator[str]:
 
 
 def cost_document(plan: Plan, price_per_gpu_hour: float) -> dict[str, float]:
-    """What a step and a trillion tokens cost at that price, in its currency."""
+    """What a step and a trillion tokens cost at that price, in its currency.
+
+    price_per_gpu_hour  as given
+    step                the cost of a step
+    trillion_tokens     the cost of 1e12 tokens
+    """
     assert plan.prediction is not None
     rate, step_s = plan.prediction.tokens_per_s_per_gpu, plan.prediction.step_time_s
     return {

@@ -28,7 +28,13 @@ SMALLEST_GROUP = 4
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How far off so many predictions are."""
+    """How far off so many predictions are.
+
+    rows    how many
+    median  of the errors without their sign
+    p90     their 90th percentile
+    bias    the median error with its sign
+    """
 
     rows: int
     median: float
@@ -38,7 +44,17 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """How well layouts are ranked, over groups."""
+    """How well layouts are ranked, over groups.
+
+    groups                  of runs that differ in their layout alone
+    median_regret, mean_regret
+                            measured time of the layout that is ranked first over the best measured
+                            one, minus 1; over groups
+    spearman                rank correlation of predicted and measured, mean of the groups
+    rules_median_regret, rules_mean_regret
+                            the same where the Playbook's order of preference ranks first
+                            (`rule_of_thumb`)
+    """
 
     groups: int
     median_regret: float
@@ -52,8 +68,10 @@ class Ranking:
 class Fitting:
     """Rows by whether they ran out of memory and whether they were predicted to.
 
-    missed    ran out of memory, but were said to fit: plans that crash
-    careful   ran, but were said not to fit: plans that were given away
+    out_of_memory  rows that ran out of memory
+    fitting        rows that ran
+    missed         ran out of memory, but were said to fit: plans that crash
+    careful        ran, but were said not to fit: plans that were given away
     """
 
     out_of_memory: int
@@ -159,7 +177,21 @@ def _spearman(group: Sequence[Predicted]) -> float:
 
 
 def summary(rows: Sequence[Predicted], skipped: int) -> dict[str, Any]:
-    """Everything above as plain data, overall and by suite and grade."""
+    """All rows in numbers: overall, and by suite and grade.
+
+    rows     that were priced
+    skipped  rows that were not
+    step_time.*             predicted / measured - 1, by suite and grade
+    by_grade.*              the same by grade, A and B
+    mean_of_suite_medians   of grades A and B; None without any
+    inside_8_of_10.step_time, inside_8_of_10.reserved
+                            fraction of the rows of grades A and B that lie in their range
+    allocated, reserved     errors of the memory; None where no row states it
+    fits                    rows by whether they ran out of memory
+    fits.balanced_accuracy  mean of the shares of both kinds that were told right, None unless there
+                            are rows of both
+    choice                  how well layouts are ranked; None without a group large enough
+    """
     cells: dict[tuple[str, str], list[Predicted]] = defaultdict(list)
     for row in rows:
         cells[row.run.suite, row.run.grade].append(row)
@@ -173,12 +205,12 @@ def summary(rows: Sequence[Predicted], skipped: int) -> dict[str, Any]:
         "rows": len(rows),
         "skipped": skipped,
         "step_time": {
-            f"{suite} {grade}".strip(): _step_cell(group)
+            f"{suite} {grade}".strip(): step_cell(group)
             for (suite, grade), group in sorted(cells.items())
             if step_errors(group)
         },
         "by_grade": {
-            grade: _step_cell(group)
+            grade: step_cell(group)
             for grade in ("A", "B")
             if step_errors(group := [row for row in rows if row.run.grade == grade])
         },
@@ -206,7 +238,11 @@ def _share_inside(rows: Sequence[Predicted], what: str) -> float | None:
     return mean(found) if found else None
 
 
-def _step_cell(rows: Sequence[Predicted]) -> dict[str, Any]:
+def step_cell(rows: Sequence[Predicted]) -> dict[str, Any]:
+    """Errors of some rows, and of a rule of thumb.
+
+    simple_median  median error of 6 x parameters x tokens at an MFU of 0.42
+    """
     simple = spread(step_errors(rows, simple=True))
     cell = _plain(spread(step_errors(rows))) or {}
     return cell | {"simple_median": simple.median if simple else None}

@@ -38,7 +38,7 @@ from meshplan.costmodels.model.parameters import active_parameters, model_parame
 from meshplan.costmodels.model.transformer import Model
 from meshplan.hardware_profiles.errors.left_out_runs import ratios
 from meshplan.hardware_profiles.tunings import gpu_family, load_fit
-from meshplan.planner.case.plan_file import MeasuredRun
+from meshplan.planner.case.plan_findings import MeasuredRun
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.runs.engines import engine_name
 from meshplan.planner.runs.rows import SkippedRow

@@ -150,7 +150,19 @@ NUMBERS = (
 
 
 def json_row(row: Predicted | Skipped) -> dict[str, Any]:
-    """The row as the JSON output states it."""
+    """One row of the measured runs.
+
+    id                      the row's
+    predicted_step_time_s   of the step
+    predicted_step_time_low_s, predicted_step_time_high_s
+                            8 of 10 runs lie between
+    predicted_allocated_gib, predicted_reserved_gib
+                            of the fullest rank
+    predicted_reserved_low_gib, predicted_reserved_high_gib
+                            8 of 10 runs lie between
+    fits                    whether it was predicted to fit
+    skipped                 why it could not be priced, and all else is None; None of a priced row
+    """
     if isinstance(row, Skipped):
         return {"id": row.id, **dict.fromkeys(NUMBERS), "skipped": row.reason}
     seconds, times = row.time.step_time_s, row.step_time_interval

@@ -41,7 +41,10 @@ MISS_PRECISION = 1.005
 class Fit:
     """A layout that fits on `gpus`, and its reserved bytes by pipeline rank.
 
-    unsettled  fewer GPUs of which it is not known whether they hold a step
+    gpus        the size
+    layout      its own
+    peak_bytes  reserved, by pipeline rank
+    unsettled   fewer GPUs of which it is not known whether they hold a step
     """
 
     gpus: int
@@ -52,7 +55,12 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class NearestMiss:
-    """The layout that comes closest, and the bytes per GPU that it lacks, to 0.5 % of its need."""
+    """The layout that comes closest.
+
+    layout          its own
+    lacking_bytes   that it needs more of a GPU, to 0.5 % of its need
+    capacity_bytes  that a plan may fill of a GPU
+    """
 
     layout: Layout
     lacking_bytes: float

@@ -102,7 +102,14 @@ class Axes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """A line of cells that differ in their GPUs only; None where no cell of it could be read."""
+    """A line of cells that differ in their GPUs only; None where no cell of it could be read.
+
+    model              as asked for
+    cluster            its name
+    engine             its name
+    seq_len            tokens of a sequence
+    global_batch_size  sequences per step
+    """
 
     model: str
     cluster: str

@@ -73,9 +73,15 @@ class Terms:
 class RunCost:
     """What training costs at one size; None where it was not asked for or has no end.
 
-    tokens_per_s     of the whole job, failures counted where they were given
-    gpu_s_per_token  the same per GPU, inverted: what is paid for
-    cost             in the currency of the price
+    gpus                of the size
+    tokens_per_s        of the whole job, failures counted where they were given
+    gpu_s_per_token     the same per GPU, inverted: what is paid for
+    goodput             fraction of the time that is not lost to failures; None where they were not
+                        given
+    days                of the whole run, where its tokens are given
+    gpu_hours           of the whole run
+    price_per_gpu_hour  as given, or that of the cluster's GPUs
+    cost                in the currency of the price
     """
 
     gpus: int

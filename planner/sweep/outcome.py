@@ -123,7 +123,24 @@ def _grouped(items: Sequence[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
 
 
 def record(row: SweepRow) -> dict[str, Any]:
-    """A row's facts with the units in the keys, the same for CSV and JSON; None: not known."""
+    """A row's facts with the units in the keys, the same for CSV and JSON; None: not known.
+
+    gpus                    of the cell
+    status                  `OPTIMAL`, `FEASIBLE`, `INFEASIBLE`, `UNKNOWN`; `REFUSED`: no question;
+                            `OPEN`: the sweep was ended before
+    label                   of the layout, in short
+    needed_bytes            of the fullest rank
+    may_fit                 of what is infeasible: something that may fit was left open
+    lacking_bytes           of each GPU, in the nearest miss of what is infeasible
+    gpu_hours_per_trillion_tokens
+                            GPU-hours of 1e12 tokens
+    cost_per_trillion_tokens
+                            in the currency of the price; None without one
+    cheapest                whether a token costs least here, of its series
+    knee                    whether time x cost is least here, of its series
+    front                   whether no cell of the same job is both faster and cheaper
+    reason                  why there is no plan
+    """
     found, cost = row.answer, row.cost
     plan = found.plan if found else None
     prediction = plan.prediction if plan else None
@@ -154,7 +171,17 @@ def facts(of: object, *names: str) -> dict[str, Any]:
 
 
 def document(sweep: Sweep) -> dict[str, Any]:
-    """The sweep as one JSON document; `layout` is what a plan file says of it."""
+    """The sweep as one JSON document; `layout` is what a plan file says of it.
+
+    meshplan_sweep  version of the document
+    tokens          of the whole run, as asked
+    gpu_mtbf_s      mean time between failures of one GPU, as asked
+    checkpoint_s    to write a checkpoint, as asked
+    restart_s       to start again, as asked
+    series          cells that differ in their GPUs only
+    fronts          for each job what is not beaten in both speed and cost
+    cells           each combination
+    """
     cells = []
     for row in sweep.rows:
         plan = row.answer.plan if row.answer else None
@@ -163,14 +190,18 @@ def document(sweep: Sweep) -> dict[str, Any]:
         "meshplan_sweep": 1,
         "tokens": sweep.terms.tokens,
         **facts(sweep.terms.failures, "gpu_mtbf_s", "checkpoint_s", "restart_s"),
-        "series": [_standing_out(line) for line in sweep.lines],
-        "fronts": [_front(job) for job in sweep.jobs],
+        "series": [standing_out(line) for line in sweep.lines],
+        "fronts": [front_document(job) for job in sweep.jobs],
         "cells": cells,
     }
 
 
-def _standing_out(line: Sequence[SweepRow]) -> dict[str, Any]:
-    """The sizes of one series that stand out, None where nothing of it has a plan."""
+def standing_out(line: Sequence[SweepRow]) -> dict[str, Any]:
+    """The sizes of one series that stand out, None where nothing of it has a plan.
+
+    cheapest_gpus  where a token costs least
+    knee_gpus      where time x cost is least
+    """
     return {
         **asdict(line[0].series),
         "cheapest_gpus": next((row.gpus for row in line if row.cheapest), None),
@@ -178,8 +209,15 @@ def _standing_out(line: Sequence[SweepRow]) -> dict[str, Any]:
     }
 
 
-def _front(job: Sequence[SweepRow]) -> dict[str, Any]:
-    """The cells of one job on its front, the fastest first."""
+def front_document(job: Sequence[SweepRow]) -> dict[str, Any]:
+    """The cells of one job on its front, the fastest first.
+
+    model              of the job
+    seq_len            of the job
+    global_batch_size  of the job
+    cost_in            `money`, or `gpu_hours` where a cell has no price
+    cells              `cluster`, `engine` and `gpus` of each, the fastest first
+    """
     return {
         **facts(job[0].series, "model", "seq_len", "global_batch_size"),
         "cost_in": "money" if in_money(costs_of(job)) else "gpu_hours",

@@ -33,7 +33,14 @@ LEAST, MOST = 0.001, 1000.0
 class Change:
     """What is asked otherwise; None and no entry: as in the plan.
 
-    factors  of the figures of `FIGURES`, by name
+    factors            of the figures that are changed (`FIGURES`), by name
+    cluster            as named
+    gpu                as named
+    gpus               asked for
+    seq_len            tokens of a sequence
+    global_batch_size  sequences per step
+    precision          of the matmuls' inputs
+    engine             as named
     """
 
     factors: Mapping[str, float] = field(default_factory=dict)

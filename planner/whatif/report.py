@@ -138,21 +138,40 @@ def _verdict(before: Asking, after: Asking) -> str:
 def changes_document(
     askings: Sequence[Asking], terms: Terms, price: float | None
 ) -> dict[str, Any]:
-    """Before and after as one JSON document."""
+    """Before and after as one JSON document.
+
+    meshplan_what_if  version of the document
+    kind              always `changes`
+    notes             what was assumed of the question
+    before            the plan's own question, asked anew
+    after             each changed question
+    """
     before, *others = askings
     return {
         "meshplan_what_if": 1,
         "kind": "changes",
         "notes": _notes(before, others[0]),
-        "before": _asking(before, before, terms, price),
-        "after": [_asking(each, before, terms, price) for each in others],
+        "before": asking_document(before, before, terms, price),
+        "after": [asking_document(each, before, terms, price) for each in others],
     }
 
 
-def _asking(
+def asking_document(
     each: Asking, before: Asking, terms: Terms | None = None, price: float | None = None
 ) -> dict[str, Any]:
-    """One question and its answer with the units in the keys."""
+    """One question and its answer with the units in the keys; what is not changed is absent.
+
+    status           `OPTIMAL`, `FEASIBLE`, `INFEASIBLE`, `UNKNOWN`, `REFUSED`; `OPEN`: ended before
+    reason           why there is no plan; absent where there is one
+    lacking_bytes    of each GPU in the nearest miss; absent where there is a plan
+    label            of the layout, in short
+    layout           as a plan file has it
+    same_tokens_s    for as many tokens as a step of `before` has
+    change_fraction  of these to the step before, minus 1
+    needed_bytes     of the fullest rank
+    days, gpu_hours  of the whole run, where its tokens are given
+    cost             of the whole run, in the currency of the price
+    """
     p, plan, change = each.prediction, each.plan, each.change
     same_s, old_s = each.same_tokens_s(before.tokens), before.step_time_s
     cost = cost_of(each, terms or Terms(), price)
@@ -227,30 +246,45 @@ def _swing(arm: Arm, before: Asking) -> str:
 
 
 def tornado_document(found: Tornado) -> dict[str, Any]:
-    """The tornado as one JSON document, the longest arm first; a swing is None where an end of its
-    arm has no plan.
+    """The tornado as one JSON document.
+
+    meshplan_what_if   version of the document
+    kind               always `tornado`
+    notes              what was assumed of the question
+    moved_by_fraction  how far each figure was moved, up and down
+    before             the plan's own question, asked anew
+    arms               one for each figure, the longest first
+    not_moved          figures on which the plan does not depend
     """
     old = found.before.step_time_s
     arms = []
     for arm in found.arms:
         swing = math.inf if old is None else arm.swing(found.before.tokens, old)
-        arms.append(
-            {
-                "name": arm.name,
-                "words": arm.words,
-                "swing_fraction": None if math.isinf(swing) else swing,
-                "down": _asking(arm.down, found.before),
-                "up": _asking(arm.up, found.before),
-            }
-        )
+        arms.append(arm_document(arm, swing, found.before))
     return {
         "meshplan_what_if": 1,
         "kind": "tornado",
         "notes": _notes(found.before),
         "moved_by_fraction": found.by,
-        "before": _asking(found.before, found.before),
+        "before": asking_document(found.before, found.before),
         "arms": arms,
         "not_moved": list(found.unseen),
+    }
+
+
+def arm_document(arm: Arm, swing: float, before: Asking) -> dict[str, Any]:
+    """One figure, moved either way.
+
+    name, words     the figure, as `what-if` takes it and for people
+    swing_fraction  what lies between both ends, of the step; None where an end has no plan
+    down, up        the question with the figure moved so
+    """
+    return {
+        "name": arm.name,
+        "words": arm.words,
+        "swing_fraction": None if math.isinf(swing) else swing,
+        "down": asking_document(arm.down, before),
+        "up": asking_document(arm.up, before),
     }
 
 
@@ -326,23 +360,41 @@ def break_even_words(found: BreakEven) -> Iterator[str]:
 
 
 def break_even_document(found: BreakEven) -> dict[str, Any]:
-    """The break-even as one JSON document; a step is None where nothing fits."""
+    """The break-even as one JSON document.
 
-    def said_of(point: Point | None) -> dict[str, Any] | None:
-        if point is None:
-            return None
-        return {
-            "factor": point.factor,
-            "node_bytes_per_s": found.node_bytes_per_s * point.factor,
-            "gpu_bytes_per_s": found.gpu_bytes_per_s * point.factor,
-            **facts(point, "step_time_s", "than_step_time_s", "gap"),
-        }
-
+    meshplan_what_if  version of the document
+    kind              always `break_even`
+    notes             what was assumed of the question
+    gpus, than_gpus   the larger and the smaller size
+    now               at today's bandwidth
+    below, above      the ends between which the sizes swap; None where no factor from 1/64 to 64
+                      swaps them
+    """
     return {
         "meshplan_what_if": 1,
         "kind": "break_even",
         "notes": found.notes,
         "gpus": found.gpus,
         "than_gpus": found.than,
-        **{name: said_of(getattr(found, name)) for name in ("now", "below", "above")},
+        **{name: point_document(found, getattr(found, name)) for name in ("now", "below", "above")},
+    }
+
+
+def point_document(found: BreakEven, point: Point | None) -> dict[str, Any] | None:
+    """Both sizes at one bandwidth of the network, as nccl-tests prints busbw.
+
+    factor       of today's bandwidth
+    node_bytes_per_s, gpu_bytes_per_s
+                 of all cards of a node together, and of one GPU
+    step_time_s, than_step_time_s
+                 of the larger and of the smaller size; None: nothing fits
+    gap          fraction by which a shorter step of one may exist; 0: both are proved
+    """
+    if point is None:
+        return None
+    return {
+        "factor": point.factor,
+        "node_bytes_per_s": found.node_bytes_per_s * point.factor,
+        "gpu_bytes_per_s": found.gpu_bytes_per_s * point.factor,
+        **facts(point, "step_time_s", "than_step_time_s", "gap"),
     }

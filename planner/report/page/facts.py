@@ -5,7 +5,8 @@ from html import escape
 
 from meshplan.costmodels.units import counted, format_bytes, format_seconds
 from meshplan.hardware_profiles.tunings import load_fit
-from meshplan.planner.case.plan_file import MeasuredRun, Plan
+from meshplan.planner.case.plan_file import Plan
+from meshplan.planner.case.plan_findings import MeasuredRun
 from meshplan.planner.case.reading import Exported
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.report.evidence import NONE, predicted_text, unseen_text
