@@ -17,7 +17,7 @@ from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.prices.late_traffic import LateTraffic, late_traffic
 from meshplan.costmodels.prices.memory import parts_of
 from meshplan.costmodels.prices.tables import weight_table, work_table
-from meshplan.costmodels.ranks.beside import beside
+from meshplan.costmodels.ranks.beside import Lasting, beside
 from meshplan.costmodels.ranks.rendezvous import once_s
 from meshplan.costmodels.seconds.cost import NOTHING, Cost
 from meshplan.costmodels.setting import Setting
@@ -168,15 +168,17 @@ class _Passes:
         rows, host = self.work.rows, self.work.rank.host
         sent = self.weights.sent(parameters, again=again)
         saved_s = rows(host.activations_s(cost.saved_bytes)) if host and np.any(again) else 0.0
+        plain_f = Lasting(rows(cost.forward.total_s), rows(cost.forward.room_s))
+        plain_b = Lasting(rows(cost.backward_s), rows(cost.backward_room_s))
         forward, backward = beside(
-            self.setting, self.layouts, sent, rows(cost.forward.room_s), rows(cost.backward_room_s),
+            self.setting, self.layouts, sent, plain_f, plain_b,
             saved_s=saved_s, copies=copies_of_gradients(self.layouts.num_micro_batches * 1.0),
         )  # fmt: skip
         replayed = rows(cost.replay.total_s + cost.input_grad.total_s)
         return np.stack([
-            rows(cost.forward.total_s) + forward.total_s,
+            plain_f.total_s + forward.total_s,
             replayed + backward.total_s,
             rows(cost.weight_grad.total_s) + np.zeros(len(self.layouts)),
-            rows(cost.forward.room_s) + forward.room_s,
-            rows(cost.backward_room_s) + backward.room_s,
+            plain_f.room_s + forward.room_s,
+            plain_b.room_s + backward.room_s,
         ], axis=1)  # fmt: skip

@@ -38,7 +38,7 @@ from meshplan.costmodels.prices.memory import (
 )
 from meshplan.costmodels.prices.once_per_step import Once, Room
 from meshplan.costmodels.prices.tables import Table, weight_table, work_table
-from meshplan.costmodels.ranks.beside import Sent, beside
+from meshplan.costmodels.ranks.beside import Lasting, Sent, beside
 from meshplan.costmodels.ranks.first_stage import tower_cost
 from meshplan.costmodels.ranks.rendezvous import once_s
 from meshplan.costmodels.seconds.cost import NOTHING, Cost
@@ -249,13 +249,17 @@ class _Pricing:
     def _part(self, cost: Cost, sent: Sent, *, saved_s: Number = 0.0) -> _Part:
         rows = self.work.rows
         forward_room_s, backward_room_s = rows(cost.forward.room_s), rows(cost.backward_room_s)
+        plain_f = Lasting(rows(cost.forward.total_s), forward_room_s)
+        plain_b = Lasting(rows(cost.backward_s), backward_room_s)
         copies = copies_of_gradients(self.layouts.num_micro_batches * 1.0)
         forward, backward = beside(
-            self.setting, self.layouts, sent, forward_room_s, backward_room_s,
+            self.setting, self.layouts, sent, plain_f, plain_b,
             saved_s=saved_s, copies=copies,
         )  # fmt: skip
         seconds = rows(cost.total_s) + (forward.total_s + backward.total_s)
-        return _Part(seconds, forward_room_s, backward_room_s + backward.more_room_s)
+        return _Part(
+            seconds, forward_room_s + forward.more_room_s, backward_room_s + backward.more_room_s
+        )
 
     def _sent_replaying(self, kind: int) -> Sent | None:
         """What a wholly replayed layer sends, where that is more than others do."""

@@ -1,8 +1,14 @@
 """Exposed weight traffic and host copies of one micro-batch's forward and backward.
 
 What weights send beside a backward has its links first: the traffic that comes once per step has
-the last backward's time less all of it, as two levels of HSDP go one after the other. So a longer
-backward makes no step shorter.
+the last backward's time less all of it, as two levels of HSDP go one after the other. Copies to the
+host have a link of their own for as long as the pass lasts, its exposed communication and that of
+its weights included; while they are waited for, the network is free. So a longer pass makes no step
+shorter: with L the seconds of a pass beside its weights, and O those of its copies, it takes
+max(L, O).
+
+Leaves out: where a schedule splits the backward, that weight gradients run later; traffic hides
+under both parts, and what it shows is charged to the input's gradient.
 """
 
 from dataclasses import replace
@@ -17,6 +23,15 @@ from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.weights.offload import exposed_copies_s, offloads
 
 ZERO_2 = 2
+
+
+class Lasting(NamedTuple):
+    """Seconds of a pass of one part, without its weights' traffic; of these `room_s`, under which
+    that traffic may hide.
+    """
+
+    total_s: Number
+    room_s: Number
 
 
 class Sent(NamedTuple):
@@ -44,32 +59,37 @@ def beside(
     setting: Setting,
     layout: Layout | Layouts,
     sent: Sent,
-    forward_room_s: Number,
-    backward_room_s: Number,
+    forward: Lasting,
+    backward: Lasting,
     *,
     saved_s: Number = 0.0,
     copies: Number = 0.0,
 ) -> tuple[Pass, Pass]:
     """Forward and backward of one part: the seconds by which weight traffic and copies to the host
-    make each longer, its own computing left out.
+    make each longer, its own seconds left out.
 
-    forward_room_s, backward_room_s  computing that traffic and copies may hide under
     saved_s   copying the part's activations one way, where the host keeps them
     copies    mean number of gradient copies to or from the host per micro-batch
     """
-    forward = Pass(pointwise_s=sent.forward_shown_s)
-    backward = Pass(pointwise_s=sent.backward_shown_s)
+    more_f, more_b = (
+        Pass(pointwise_s=shown_s) for shown_s in (sent.forward_shown_s, sent.backward_shown_s)
+    )
     if anywhere(layout.zero_stage >= ZERO_2):
         overlap, interference = setting.engine.overlap, sent.interference
         hides = where(layout.zero_stage > ZERO_2, overlap.weight_gather, overlap.data_reduce)
-        exposed_f = exposed_s(sent.forward_s, forward_room_s, hides, interference)
-        exposed_b = exposed_s(sent.backward_s, backward_room_s, hides, interference)
+        exposed_f = exposed_s(sent.forward_s, forward.room_s, hides, interference)
+        exposed_b = exposed_s(sent.backward_s, backward.room_s, hides, interference)
         hidden_s = sent.backward_s - exposed_b
-        forward = replace(forward, data_s=exposed_f)
-        backward = replace(backward, data_s=exposed_b, more_room_s=-hidden_s)
+        more_f = replace(more_f, data_s=exposed_f)
+        more_b = replace(more_b, data_s=exposed_b, more_room_s=-hidden_s)
     if offloads(layout):
-        away_s = exposed_copies_s(saved_s, forward_room_s + sent.forward_shown_s)
-        gradients_s = copies * sent.gradients_s
-        back_s = exposed_copies_s(saved_s + gradients_s, backward_room_s + sent.backward_shown_s)
-        forward, backward = replace(forward, offload_s=away_s), replace(backward, offload_s=back_s)
-    return forward, backward
+        more_f = more_f + _waiting(saved_s, forward.total_s + more_f.total_s)
+        copied_s = saved_s + copies * sent.gradients_s
+        more_b = more_b + _waiting(copied_s, backward.total_s + more_b.total_s)
+    return more_f, more_b
+
+
+def _waiting(copied_s: Number, lasting_s: Number) -> Pass:
+    """For copies beside a pass that lasts so long, in which nothing is on the network."""
+    seen_s = exposed_copies_s(copied_s, lasting_s)
+    return Pass(offload_s=seen_s, more_room_s=seen_s)

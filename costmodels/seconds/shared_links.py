@@ -21,8 +21,8 @@ contend for NVLink (pytorch/pytorch pull request 179937). Collectives inside nod
 those between them (pytorch/pytorch pull request 121569).
 
 Leaves out: a ring between nodes, which takes a part of the links inside them too; two axes of a
-layer hidden under the same computing; the sends of a pipeline; copies to the host, whose room this
-is too although they have links of their own.
+layer hidden under the same computing; the sends of a pipeline. Copies to the host have links of
+their own (`ranks.beside`).
 """
 
 from collections.abc import Iterable, Mapping

@@ -14,7 +14,7 @@ from typing import Self, TypeVar
 from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.model.parameters import RankParameters
-from meshplan.costmodels.ranks.beside import beside
+from meshplan.costmodels.ranks.beside import Lasting, beside
 from meshplan.costmodels.ranks.first_stage import tower_cost
 from meshplan.costmodels.ranks.memory import constant_slack_bytes
 from meshplan.costmodels.ranks.queued_launches import held_pairs, run_ahead
@@ -90,8 +90,8 @@ class StageModel(Rank):
             self.setting,
             self.layout,
             self.sent(parameters, again=again),
-            plain.forward.room_s,
-            plain.backward_room_s,
+            Lasting(plain.forward.total_s, plain.forward.room_s),
+            Lasting(plain.backward_s, plain.backward_room_s),
             saved_s=self.host.activations_s(saved_bytes) if self.host else 0.0,
             copies=copies_of_gradients(self.m),
         )

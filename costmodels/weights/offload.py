@@ -11,7 +11,7 @@
 
     u   bytes moved / a GPU's share of the host's memory bandwidth      c   bytes copied / link
 
-Of the copies beside a pass, what lasts longer than its computing is seen. The device keeps two
+Of the copies beside a pass, what lasts longer than all else in it is seen. The device keeps two
 layers' activations, one on its way (`step_memory`).
 
 Source: ZeRO-Offload (2101.06840, section 4); Megatron-Core optimizer/cpu_offloading.
@@ -102,6 +102,8 @@ def copies_of_gradients(num_micro_batches: Number) -> Number:
     return 2.0 - 1.0 / num_micro_batches
 
 
-def exposed_copies_s(copy_s: Number, computing_s: Number) -> Number:
-    """Exposed copy time of a pass: by how much it lasts longer than the computing beside it."""
-    return maximum(copy_s - computing_s, 0.0)
+def exposed_copies_s(copy_s: Number, lasting_s: Number) -> Number:
+    """Exposed copy time of a pass: by how much it lasts longer than all else that the pass does,
+    sent over other links or computed.
+    """
+    return maximum(copy_s - lasting_s, 0.0)

@@ -47,6 +47,8 @@ BOUNDED = "with activations on the host, a layout fits if an upper bound of its 
 """Ranks of several stages are asked for two layers on their way to the host, as large as one that
 keeps all; and a node's memory is asked to take what the fastest mix that fits its GPUs sends.
 """
+PAYS = "not proved: that recomputing more, of which less is copied to the host, is no faster"
+"""Bounds of mixes rest on less being faster; such mixes are looked at all the same."""
 OTHER_DEGREES = "left out: degrees with a pipeline where an upper bound of memory fits nowhere"
 UNLISTED = "left out: degrees that were not listed when the time limit ended the list"
 COUNTED = "a layout fits if all that a rank holds at any moment of the step does"
@@ -88,6 +90,7 @@ def space_words(
         lines.append(f"memory: {COUNTED}{piped}")
     if bounds_memory(legality, pins):
         lines.append(f"memory: {BOUNDED}")
+        lines += [PAYS] * (legality.recompute_layers != "alike")
     if model.mtp_layers:
         lines.append(_modules_words(model, legality, pins))
     both = {"gpipe", "1f1b"} <= set(legality.schedules) and pins.allows("schedule", "1f1b")

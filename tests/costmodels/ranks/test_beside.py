@@ -1,12 +1,14 @@
 """What weights send beside a micro-batch's passes, and what is left for traffic once per step."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.costmodels.model.transformer import Model
-from meshplan.costmodels.ranks.beside import Sent, beside
+from meshplan.costmodels.ranks.beside import Lasting, Sent, beside
 from meshplan.costmodels.seconds.cost import Pass
 from meshplan.costmodels.seconds.interference import exposed_s
 from meshplan.costmodels.setting import Setting
@@ -18,41 +20,51 @@ from meshplan.hardware_profiles.tunings import Tuning
 SECONDS = st.floats(0, 100)
 
 
-def backward_of(model: Model, computing_s: float, sent_s: float, hides: float = 1.0) -> Pass:
-    """A backward that computes so long beside gathers and scatters of so long."""
+def backward_of(
+    model: Model, computing_s: float, sent_s: float, hides: float = 1.0, copied_s: float = 0.0
+) -> Pass:
+    """A backward that computes so long beside gathers and scatters, and copies from the host, of so
+    long.
+    """
     engine, training = load_engine("native"), Training(seq_len=4096, global_batch_size=8)
     overlap = engine.overlap.model_copy(update={"weight_gather": hides})
     engine = engine.model_copy(update={"overlap": overlap})
     setting = Setting(model, training, load_cluster("dgx-h100"), engine, Tuning())
     layout = Layout(data_parallel=8, zero_stage=3, shard_group=4, stages=even_stages(8, 1))
+    layout = replace(layout, activation_offload=1.0)
     sent = Sent(0.0, sent_s, 0.0, 0.0, 0.0, 0.0)
-    _, more = beside(setting, layout, sent, 0.0, computing_s)
+    plain = Lasting(computing_s, computing_s)
+    _, more = beside(setting, layout, sent, Lasting(0.0, 0.0), plain, saved_s=copied_s)
     return Pass(matmul_s=computing_s) + more
 
 
 @pytest.mark.parametrize(
-    ("sent_s", "seconds", "room_s"),
+    ("sent_s", "copied_s", "seconds", "room_s"),
     [
-        pytest.param(4.0, 10.0, 6.0, id="hidden: 4 of 10 s are taken"),
-        pytest.param(13.0, 13.0, 0.0, id="seen for 3 s: nothing is left"),
+        pytest.param(4.0, 0.0, 10.0, 6.0, id="hidden: 4 of 10 s are taken"),
+        pytest.param(13.0, 0.0, 13.0, 0.0, id="seen for 3 s: nothing is left"),
+        pytest.param(13.0, 12.0, 13.0, 0.0, id="copies hide in the 13 s, too"),
+        pytest.param(13.0, 15.0, 15.0, 2.0, id="copies end 2 s later, and the network is free"),
     ],
 )
 def test_room_for_traffic_once_per_step_by_hand(
-    models, sent_s: float, seconds: float, room_s: float
+    models, sent_s: float, copied_s: float, seconds: float, room_s: float
 ) -> None:
-    """Beside 10 s of computing; the links send one thing at a time."""
-    found = backward_of(models["dense"], 10.0, sent_s)
+    """Beside 10 s of computing; the links send one thing at a time, the host's are others."""
+    found = backward_of(models["dense"], 10.0, sent_s, copied_s=copied_s)
     assert (found.total_s, found.room_s) == (seconds, room_s)
 
 
-@given(SECONDS, SECONDS, SECONDS, SECONDS, st.floats(0, 1))
-def test_a_longer_backward_is_no_faster(models, less, more, sent_s, once_s, hides) -> None:
-    """With all that it does not hide of both: else recomputation could pay that memory does not ask
-    for.
+@given(SECONDS, SECONDS, SECONDS, SECONDS, st.floats(0, 1), SECONDS)
+def test_a_longer_backward_is_no_faster(
+    models, less, more, sent_s, once_s, hides, copied_s
+) -> None:
+    """With all that it does not hide of the three: else recomputation could pay that memory does
+    not ask for.
     """
 
     def whole_s(computing_s: float) -> float:
-        each = backward_of(models["dense"], computing_s, sent_s, hides)
+        each = backward_of(models["dense"], computing_s, sent_s, hides, copied_s)
         return float(each.total_s + exposed_s(once_s, each.room_s, hides, 0.1))
 
     least, most = sorted([less, more])

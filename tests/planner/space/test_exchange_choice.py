@@ -9,8 +9,9 @@ import pytest
 from meshplan.costmodels.layout import CONTEXT_KINDS, DISPATCHERS, InvalidLayout, Layout
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
-from meshplan.costmodels.ranks.kind_costs import kind_costs
+from meshplan.costmodels.ranks.kind_costs import _seconds, kind_costs
 from meshplan.costmodels.ranks.rank import Rank
+from meshplan.costmodels.seconds.cost import Pass
 from meshplan.costmodels.seconds.layer import DIRECTIONS
 from meshplan.costmodels.seconds.process_groups import place
 from meshplan.costmodels.setting import Setting
@@ -356,3 +357,13 @@ def test_the_page_prices_the_kind_that_a_search_would_take() -> None:
     layout = case_of_choice(asked, stated).layout
     assert layout.context_kind == "all_gather"
     assert choice_of(layout).context_kind == "all_gather"
+
+
+def test_an_exchange_that_is_hidden_leaves_weights_no_room() -> None:
+    """Two passes of 5 s. One waits for 1 s of an exchange and hides 2 s of it on the links that the
+    weights take, so these have 2 s; the other waits for all 3 s, and they have as many.
+    """
+    hides = Pass(matmul_s=4.0, context_s=1.0, more_room_s=-2.0)
+    waits = Pass(matmul_s=2.0, context_s=3.0)
+    assert [_seconds(each) for each in (hides, waits)] == [(5.0, 3.0), (5.0, 3.0)]
+    assert (hides.room_s, waits.room_s) == (2.0, 2.0)
