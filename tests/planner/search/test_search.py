@@ -105,13 +105,23 @@ def test_a_tied_table_is_held_once_where_both_ends_meet() -> None:
 
 
 @pytest.mark.parametrize(
-    ("on_host", "said"), [(None, "fits on"), ("0", "fits on"), ("0,1", "was found that fits on")]
+    ("engine", "on_host", "said"),
+    [
+        ("megatron", None, "fits on"),
+        ("megatron", "0,1", "fits on"),
+        ("generic", "0", "fits on"),
+        ("generic", "0,1", "was found that fits on"),
+    ],
 )
-def test_a_refusal_by_a_bound_of_memory_says_so(on_host: str | None, said: str) -> None:
-    """With activations on the host what ranks are priced to need is more than they may."""
+def test_a_refusal_by_a_bound_of_memory_says_so(
+    engine: str, on_host: str | None, said: str
+) -> None:
+    """With activations on the host beside recomputation what ranks are priced to need is more than
+    they may; Megatron-LM keeps everything beside it.
+    """
     model = read_model("llama-3.1-70b")[1]
     asked = Question(
-        model=model, gpus=1, cluster=load_cluster("dgx-h100"), engine=load_engine("megatron"),
+        model=model, gpus=1, cluster=load_cluster("dgx-h100"), engine=load_engine(engine),
         training=Training(seq_len=4096, global_batch_size=8),
         pins=parse_pins({"activation_offload": on_host} if on_host else {}),
     )  # fmt: skip

@@ -135,7 +135,7 @@ def test_a_cell_without_a_plan_says_whether_nothing_fits() -> None:
     """
     asked = ask(
         Arguments(
-            model="llama-3.1-70b", gpus=1, cluster="dgx-h100", engine="megatron", global_batch=8,
+            model="llama-3.1-70b", gpus=1, cluster="dgx-h100", engine="generic", global_batch=8,
             pins={"activation_offload": "0,1"},
         )
     )  # fmt: skip
