@@ -29,14 +29,13 @@ from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.layouts import Bools, Floats, Layouts
 from meshplan.costmodels.prices.kind_memory import bytes_by_kind, least_of_kinds
 from meshplan.costmodels.prices.memory import (
-    all_states_bytes,
     beyond_host_bytes,
     least_columns,
     memory_columns,
     one_layer_bytes,
-    parts_of,
 )
 from meshplan.costmodels.prices.once_per_step import Once, Room
+from meshplan.costmodels.prices.parts import all_states_bytes, parts_of
 from meshplan.costmodels.prices.tables import Table, weight_table, work_table
 from meshplan.costmodels.ranks.beside import Sent, beside
 from meshplan.costmodels.ranks.first_stage import tower_cost
