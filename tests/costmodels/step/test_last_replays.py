@@ -16,6 +16,7 @@ from meshplan.costmodels.prices.kind_memory import least_of_kinds
 from meshplan.costmodels.prices.prices import lowest_memory_bytes, memory_bytes
 from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.step.held_mixes import HeldMixes
+from meshplan.costmodels.step.memory import gathered_last_bytes
 from meshplan.costmodels.step.step import StepModel
 from meshplan.costmodels.training import Images, Training
 from meshplan.hardware_profiles.engines import load_engine
@@ -88,6 +89,20 @@ def test_gradients_that_are_to_come(
     absent = sum(step.layer_parameters(kind).dense for kind in pattern[:to_come])
     absent += 0 if model.tied else step.end_parameters[0].dense
     assert float(step.memory()[0].gradients) == 2 * (step.rank_parameters[0].dense - absent)
+
+
+def test_the_layer_before_is_gathered_meanwhile(models: dict[str, Model]) -> None:
+    """ZeRO-3: in the second layer's pass 2 + 2 bytes of it, and 2 of the first one; the ends' in
+    one unit are 2 + 2 of the head and 2 of the embedding.
+    """
+    kinds = tuple(replace(models["dense"].kinds[0], ffn=width) for width in (256, 8192))
+    model = replace(models["dense"], kinds=kinds, pattern=(0, *(1,) * 7))
+    layout = Layout(data_parallel=2, zero_stage=3, stages=(Stage(8, full_layers=8),))
+    step = StepModel(setting_of(model, Tuning(), 4096, ranks=2), layout)
+    before, own = (step.layer_parameters(kind).dense for kind in (0, 1))
+    embedding, head, _ = (end.dense for end in step.end_parameters)
+    whole = 4 * own + 2 * before + 4 * head + 2 * embedding
+    assert gathered_last_bytes(step, 1) == whole
 
 
 @pytest.mark.parametrize("returned", [0, 2])
