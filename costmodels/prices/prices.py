@@ -58,7 +58,8 @@ class Prices:
     layer_saved_bytes  (N, K, R) kept for the backward of one layer and micro-batch
     layer_state_bytes  (N, K) weights, gradients and optimizer state of one layer
     layer_update_bytes (N, K) held in the optimizer step, when no activation is: a rank's peak is
-                       states + max(activations + transient, update)
+                       states + max(activations + transient, update); where gradients come late the
+                       embedding's has what the last replays hold beyond the step (`last_replays`)
     layer_deferred_bytes, layer_waiting_bytes, put_off_bytes
                        (N, K), (N, K), (N,) where weight products are put off (zero bubble): kept
                        from I to W of a layer and micro-batch, gradients held whole of a layer, and

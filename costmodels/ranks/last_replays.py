@@ -27,6 +27,8 @@ from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.ranks.memory import gathered_bytes
 from meshplan.costmodels.ranks.rank import Rank
 
+NO_GRADIENTS = {"gradient_bytes": 0.0, "whole_gradient_bytes": 0.0}
+
 
 def first_layers(model: Model) -> tuple[int, ...]:
     """The place of the first layer of each kind, in model order."""
@@ -57,9 +59,6 @@ def gathered_then_bytes(rank: Rank, place: int) -> Number:
     own = gathered_bytes(rank, rank.layer_parameters(pattern[place]))
     if place == 0:
         return own
-    before, nothing = rank.layer_parameters(pattern[place - 1]), dict.fromkeys(GRADIENTS, 0.0)
-    weights = rank.state.model_copy(update=nothing)
-    return own + states.gathered_bytes(weights, before, rank.traffic.sharding, rank.frozen)
-
-
-GRADIENTS = "gradient_bytes", "whole_gradient_bytes"
+    weights = rank.state.model_copy(update=NO_GRADIENTS)
+    before, sharding = rank.layer_parameters(pattern[place - 1]), rank.traffic.sharding
+    return own + states.gathered_bytes(weights, before, sharding, rank.frozen)

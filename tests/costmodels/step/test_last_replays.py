@@ -13,7 +13,9 @@ from meshplan.costmodels.layout import Layout, Stage
 from meshplan.costmodels.layouts import Floats
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.prices.kind_memory import least_of_kinds
+from meshplan.costmodels.prices.last_replays import bytes_by_mode
 from meshplan.costmodels.prices.prices import lowest_memory_bytes, memory_bytes
+from meshplan.costmodels.prices.tables import weight_table, work_table
 from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.step.held_mixes import HeldMixes
 from meshplan.costmodels.step.memory import gathered_last_bytes
@@ -103,6 +105,28 @@ def test_the_layer_before_is_gathered_meanwhile(models: dict[str, Model]) -> Non
     embedding, head, _ = (end.dense for end in step.end_parameters)
     whole = 4 * own + 2 * before + 4 * head + 2 * embedding
     assert gathered_last_bytes(step, 1) == whole
+
+
+def test_rows_are_compared_by_what_the_last_replays_hold(
+    models: dict[str, Model], case_of: Callable[..., Any]
+) -> None:
+    """The largest of what is compared, with what every rank holds, is what a rank needs whose first
+    layer's pass holds most; nothing is compared where gradients are there at the loss.
+    """
+    layout = Layout(data_parallel=2, stages=(Stage(8, full_layers=8),))
+    setting = setting_of(models["moe"], SLACK, 4096, ranks=2)
+    twice = replace(setting, training=replace(setting.training, global_batch_size=4))
+    several = replace(setting, engine=load_engine("generic"))
+    once, more, there = (_by_mode(case_of(each, layout)) for each in (setting, twice, several))
+    fixed = memory_bytes(case_of(setting, layout).layouts, setting)["fixed_bytes"]
+    need = stage_memory(StepModel(setting, layout))[0].needed
+    assert max(once) + fixed[0] == pytest.approx(need, rel=1e-12)
+    assert (max(more), there) == (0.0, [])
+
+
+def _by_mode(case: Any) -> list[float]:
+    tables = work_table(case.setting, case.layouts), weight_table(case.setting, case.layouts)
+    return [float(column[0]) for column in bytes_by_mode(case.layouts, *tables)]
 
 
 @pytest.mark.parametrize("returned", [0, 2])
