@@ -117,12 +117,18 @@ def _rank_memory(model: StageModel, rank: int, constant: _Constant, known: Known
         layers = [la.activation_offload * _saved_by_layers(model, i) for i in chunks]
         states += Memory(host=activation_peak(vectors, layers))
         held = _held_beside_host(vectors, saved, layers, 2 * _largest_layer(model, chunks))
-    late = comes_late(model.state, model.m, la.pipeline_parallel)
-    absent = float(states.gradients) if late else 0.0
+    passes, step = Memory(activations=held, transient=working), Memory(transient=update)
+    if comes_late(model.state, model.m, la.pipeline_parallel):
+        return _late_peak(model, states, passes, step)
+    return states + (step if update > held + working else passes)
+
+
+def _late_peak(model: StageModel, states: Memory, passes: Memory, step: Memory) -> Memory:
+    """The fullest moment of a rank of all layers at whose loss there are no gradients."""
     moments = [
-        Memory(gradients=-absent, activations=held, transient=working),
-        Memory(transient=update),
-        *(_last_replay(model, place) for place in first_layers(model.setting.model) if late),
+        passes + Memory(gradients=-float(states.gradients)),
+        step,
+        *(_last_replay(model, place) for place in first_layers(model.setting.model)),
     ]
     return max((states + moment for moment in moments), key=partial(_needed_bytes, model))
 
