@@ -18,8 +18,9 @@
     P  parameters of the rank; dense and expert parts shard over different numbers of ranks n. Of
        frozen ones the weights alone are kept, quantised or not
 
-The peak is the larger of the backward of the fullest micro-batch, without gradients where those
-come late (`comes_late`), and the optimizer step.
+The peak is the largest of the backward of the fullest micro-batch, without gradients where those
+come late (`comes_late`), of the last replays there (`ranks.last_replays`), and of the optimizer
+step.
 
 Source: ZeRO (1910.02054, section 3) for the division; the bytes per parameter are habits of each
 engine, `hardware_profiles/engines`. Leaves out: fragmentation beyond the slack, kernels' own
@@ -211,9 +212,8 @@ def update_bytes(state: State, parameters: Number, sharding: Sharding) -> Number
 
 
 def comes_late(state: State, micro_batches: Number, pipelined: Number) -> Condition:
-    """Whether no gradient is there at the loss. A replay at the very end of the backward, with all
-    of them there, is left out: it is no more than the step holds unless a layer is larger than all
-    shards.
+    """Whether no gradient is there at the loss: then the last replays may hold most
+    (`ranks.last_replays`).
     """
     return state.frees_gradients & (micro_batches == 1) & (pipelined == 1)
 

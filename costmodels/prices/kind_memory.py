@@ -10,11 +10,17 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from meshplan.costmodels.elementwise import Number
+from meshplan.costmodels.elementwise import Number, minimum
 from meshplan.costmodels.layouts import Bools, Floats, Layouts
 from meshplan.costmodels.memory.kept_buffers import gather_buffer_bytes, head_buffer_bytes
 from meshplan.costmodels.operations.embedding_head import logits_bytes
-from meshplan.costmodels.prices.memory import late_gradient_bytes, parts_of, received_by_row
+from meshplan.costmodels.prices.last_replays import beyond_step_bytes, bytes_by_mode
+from meshplan.costmodels.prices.memory import received_by_row
+from meshplan.costmodels.prices.parts import (
+    late_gradient_bytes,
+    parts_of,
+    updates_of_parts,
+)
 from meshplan.costmodels.prices.tables import Table
 from meshplan.costmodels.ranks.memory import (
     constant_slack_bytes,
@@ -40,8 +46,12 @@ def least_of_kinds(layouts: Layouts, work: Table, weights: Table) -> dict[str, F
     empty = setting.engine.legality.layers_count_ends & ~alone  # the first and last stage may be
     loss = work.rows(logits_bytes(work.rank.site)) + 2 * gathered * ~empty + beside
     held = weights.stacked(scale * rank.state_memory(end).allocated for end in (embedding, head))
+    update = weights.rows(updates_of_parts(weights)[-2])
     if rank.state.frees_gradients:
-        held = held - late_gradient_bytes(layouts, weights)[:, -2:]
+        late = late_gradient_bytes(layouts, weights)[:, -2:]
+        ends = reserved * beside * rank.state.ends_in_one_unit
+        held, update = held - late, update + late[:, 0]
+        update = update + beyond_step_bytes(layouts, work, weights, minimum, ends)
     whole, ahead = Rank(setting, layouts), work.rows(run_ahead(work.rank))
     pairs = held_pairs(whole, layouts.num_micro_batches * 1.0, ahead)
     outside = context_bytes(whole) + constant_slack_bytes(whole, pairs) + 0.0 * pairs
@@ -49,6 +59,7 @@ def least_of_kinds(layouts: Layouts, work: Table, weights: Table) -> dict[str, F
         "transient_bytes": reserved * (_replays(work) + 2 * gathered[:, None]),
         "head_transient_bytes": reserved * loss,
         "embedding_state_bytes": held[:, 0],
+        "embedding_update_bytes": update,
         "head_state_bytes": held[:, 1] + work.rows(reserved * head_buffer_bytes(work.rank.site)),
         "fixed_bytes": outside
         + reserved * (_outliving(work, alone, empty) + received_by_row(layouts, work)),
@@ -80,6 +91,7 @@ def bytes_by_kind(layouts: Layouts, work: Table, weights: Table) -> Floats:
         outside + reserved * work.rows(_kept_bytes(work, tuple(work.layer_kinds))),
         weights.stacked([*ends, *gathered]),
         work.stacked([logits_bytes(work.rank.site), head_buffer_bytes(work.rank.site)]),
+        *bytes_by_mode(layouts, work, weights),
     ])  # fmt: skip
 
 

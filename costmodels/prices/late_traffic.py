@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from meshplan.costmodels.layouts import Floats, Ints, packed_column
-from meshplan.costmodels.prices.memory import parts_of
+from meshplan.costmodels.prices.parts import parts_of
 from meshplan.costmodels.prices.tables import Table
 from meshplan.hardware_profiles.dataclass import dataclass
 

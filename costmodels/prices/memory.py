@@ -22,10 +22,17 @@ from meshplan.costmodels.memory.kept_buffers import (
     head_buffer_bytes,
 )
 from meshplan.costmodels.memory.receive_buffers import receive_buffer_bytes
-from meshplan.costmodels.memory.states import Sharding, comes_late, update_bytes
+from meshplan.costmodels.memory.states import Sharding
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.operations.embedding_head import logits_bytes
 from meshplan.costmodels.operations.layers import input_bytes
+from meshplan.costmodels.prices.last_replays import beyond_step_bytes
+from meshplan.costmodels.prices.parts import (
+    late_gradient_bytes,
+    parts_of,
+    states_of_parts,
+    updates_of_parts,
+)
 from meshplan.costmodels.prices.tables import Table
 from meshplan.costmodels.ranks.memory import (
     constant_slack_bytes,
@@ -61,11 +68,16 @@ def memory_columns(
     stays = 1 - layouts.activation_offload[:, None] * layers
     saved = reserved * work.by_mode(work.rank.layer_saved_bytes)
     columns = _states(layouts, weights, reserved) | _put_off(work, weights, reserved)
+    embedding_saved = work.rows(reserved * ends_saved_bytes[0])
+    if weights.rank.state.frees_gradients:  # of the only stage, as the embedding is
+        columns["embedding_update_bytes"] += beyond_step_bytes(
+            layouts, work, weights, maximum, embedding_saved
+        )
     columns["head_state_bytes"] += work.rows(reserved * head_buffer_bytes(work.rank.site))
     return columns | {
         "layer_saved_bytes": stays[:, :, None] * saved,
         "transient_bytes": reserved * _replay_bytes(work) + gathered[:, None],
-        "embedding_saved_bytes": work.rows(reserved * ends_saved_bytes[0]),
+        "embedding_saved_bytes": embedding_saved,
         "head_saved_bytes": work.rows(reserved * ends_saved_bytes[1]),
         "head_transient_bytes": work.rows(reserved * _logits_bytes(work)) + gathered,
         "fixed_bytes": outside,
@@ -81,7 +93,7 @@ def least_columns(layouts: Layouts, work: Table, weights: Table) -> dict[str, Fl
     reserved = 1 + work.rank.setting.tuning.activation_slack_fraction
     whole, ahead = Rank(work.setting, layouts), work.rows(run_ahead(work.rank))
     pairs = held_pairs(whole, layouts.num_micro_batches * 1.0, ahead)
-    held = weights.stacked(_states_of_parts(weights))
+    held = weights.stacked(states_of_parts(weights))
     kinds, site = work.rank.setting.model.kinds, work.rank.site
     steps = [backward_steps(site, kinds[kind]) for kind in work.layer_kinds]
     put_off = [peak_bytes(each, put_off=True) for each in steps]
@@ -128,7 +140,7 @@ def one_layer_bytes(layouts: Layouts, work: Table, weights: Table) -> Floats:
     alone = layouts.pipeline_parallel == 1  # messages take what the head gives back
     given_back = work.rows(2 * input_bytes(site)) * alone
     saved = work.by_kind(lambda kind: work.rank.layer_saved_bytes(kind, "none"))
-    states = weights.stacked(_states_of_parts(weights)[: len(kinds)])
+    states = weights.stacked(states_of_parts(weights)[: len(kinds)])
     found: Floats = states + reserved * (saved + passing - given_back[:, None])
     return found + context_bytes(Rank(work.setting, layouts))
 
@@ -142,44 +154,18 @@ def received_by_row(layouts: Layouts, work: Table) -> Floats:
     return found
 
 
-def parts_of(weights: Table) -> list[RankParameters]:
-    """Parameters of each kind of the stack, of the embedding, and of the head with the modules
-    before it where they are not of the stack.
-    """
-    embedding, head, modules = weights.rank.end_parameters
-    layers = (weights.rank.layer_parameters(kind) for kind in weights.kinds)
-    return [*layers, embedding, head if weights.setting.places_modules else head + modules]
-
-
-def all_states_bytes(weights: Table) -> Number:
-    """Weights, gradients and optimizer state of all pipeline ranks together."""
-    counts = [*(weights.setting.stack.count(kind) for kind in weights.kinds), 1, 1]
-    whole: Number = 0.0
-    for count, states in zip(counts, _states_of_parts(weights), strict=True):
-        whole = whole + count * states
-    return whole
-
-
-def _states_of_parts(weights: Table) -> list[Number]:
-    """Weights, gradients and optimizer state of each of `parts_of`."""
-    scale = 1 + weights.setting.tuning.state_slack_fraction
-    return [scale * weights.rank.state_memory(part).allocated for part in parts_of(weights)]
-
-
 def _states(layouts: Layouts, weights: Table, reserved: float) -> dict[str, Floats]:
     """Weights, gradients and optimizer state, and what the optimizer step holds, of each part;
     gradients that come late are the step's.
     """
     rank, parts = weights.rank, parts_of(weights)
-    sharding, states = rank.traffic.sharding, _states_of_parts(weights)
+    states = states_of_parts(weights)
     alone = rank.layout.pipeline_parallel == 1
     beside = where(alone, embedding_gathered_bytes(rank, parts[-2]), 0)
     states[-2] = states[-2] + reserved * beside
     states[-1] = states[-1] + reserved * head_gathered_bytes(rank, parts[-1])
     held = weights.stacked(states)
-    update = weights.stacked(
-        reserved * update_bytes(rank.state, part.dense, sharding) for part in parts
-    )
+    update = weights.stacked(updates_of_parts(weights))
     if rank.state.frees_gradients:
         late = late_gradient_bytes(layouts, weights)
         held, update = held - late, update + late
@@ -191,17 +177,6 @@ def _states(layouts: Layouts, weights: Table, reserved: float) -> dict[str, Floa
         "embedding_update_bytes": update[:, -2],
         "head_update_bytes": update[:, -1],
     }
-
-
-def late_gradient_bytes(layouts: Layouts, weights: Table) -> Floats:
-    """[row, part] gradients of each of `parts_of` that are not there at the loss."""
-    rank, scale = weights.rank, 1 + weights.setting.tuning.state_slack_fraction
-    m, pipelined = layouts.num_micro_batches * 1.0, layouts.pipeline_parallel * 1.0
-    gradients = weights.stacked(
-        scale * rank.state_memory(part).gradients for part in parts_of(weights)
-    )
-    late: Floats = np.where(comes_late(rank.state, m, pipelined), 1.0, 0.0)[:, None] * gradients
-    return late
 
 
 def _largest_gathered_bytes(weights: Table) -> Floats:

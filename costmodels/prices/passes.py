@@ -15,7 +15,7 @@ from meshplan.costmodels.layout import Mode
 from meshplan.costmodels.layouts import Floats, Ints, Layouts, packed_column
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.prices.late_traffic import LateTraffic, late_traffic
-from meshplan.costmodels.prices.memory import parts_of
+from meshplan.costmodels.prices.parts import parts_of
 from meshplan.costmodels.prices.tables import weight_table, work_table
 from meshplan.costmodels.ranks.beside import Lasting, beside
 from meshplan.costmodels.ranks.rendezvous import once_s

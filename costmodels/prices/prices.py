@@ -29,14 +29,13 @@ from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.layouts import Bools, Floats, Layouts
 from meshplan.costmodels.prices.kind_memory import bytes_by_kind, least_of_kinds
 from meshplan.costmodels.prices.memory import (
-    all_states_bytes,
     beyond_host_bytes,
     least_columns,
     memory_columns,
     one_layer_bytes,
-    parts_of,
 )
 from meshplan.costmodels.prices.once_per_step import Once, Room
+from meshplan.costmodels.prices.parts import all_states_bytes, parts_of
 from meshplan.costmodels.prices.tables import Table, weight_table, work_table
 from meshplan.costmodels.ranks.beside import Lasting, Sent, beside
 from meshplan.costmodels.ranks.first_stage import tower_cost
@@ -59,7 +58,8 @@ class Prices:
     layer_saved_bytes  (N, K, R) kept for the backward of one layer and micro-batch
     layer_state_bytes  (N, K) weights, gradients and optimizer state of one layer
     layer_update_bytes (N, K) held in the optimizer step, when no activation is: a rank's peak is
-                       states + max(activations + transient, update)
+                       states + max(activations + transient, update); where gradients come late the
+                       embedding's has what the last replays hold beyond the step (`last_replays`)
     layer_deferred_bytes, layer_waiting_bytes, put_off_bytes
                        (N, K), (N, K), (N,) where weight products are put off (zero bubble): kept
                        from I to W of a layer and micro-batch, gradients held whole of a layer, and

@@ -213,17 +213,18 @@ class Rank:
         if (kind, mode) not in self._saved:
             saved = self.pricer.saved_bytes(self.operations(kind), self._replayed(mode))
             kept = input_bytes(self.site) if mode == "full" else saved
-            self._saved[kind, mode] = kept + self._returned_bytes(kind, mode)
+            self._saved[kind, mode] = kept + self.returned_keys_bytes(kind, mode)
         return self._saved[kind, mode]
 
-    def _returned_bytes(self, kind: int, mode: Mode) -> Number:
+    def returned_keys_bytes(self, kind: int, mode: Mode) -> Number:
+        """Of a layer's keys and values what outputs hold beyond what it keeps (`outliving`)."""
         kinds = self.setting.model.kinds  # modules, which come after them, return nothing
         return returned_bytes(self.site, kinds[kind].attention, mode) if kind < len(kinds) else 0.0
 
     def replay_bytes(self, kind: int, mode: Mode) -> Number:
         """What a replayed layer holds beyond what it kept."""
-        kept = self.layer_saved_bytes(kind, mode) - self._returned_bytes(kind, mode)
-        return self.layer_saved_bytes(kind, "none") - self._returned_bytes(kind, "none") - kept
+        kept = self.layer_saved_bytes(kind, mode) - self.returned_keys_bytes(kind, mode)
+        return self.layer_saved_bytes(kind, "none") - self.returned_keys_bytes(kind, "none") - kept
 
     def working_bytes(self, kind: int, mode: Mode) -> Number:
         """What a layer holds in its backward pass beyond what it kept: what it made again

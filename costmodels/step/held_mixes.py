@@ -8,6 +8,7 @@ the most over
                                            of c of what their backward holds beyond what they kept
     each in-flight vector on the last      the same with the logits instead
     the optimizer step                     states + update
+    the last replays (`last_replays`)      where gradients come late
 
 G is the largest layer of the rank's kinds as ZeRO-3 gathers it; the last rank holds its ends whole
 too. So what is held at a moment is a sum over the chunks, as `mix_memory` has it.
@@ -29,6 +30,7 @@ from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.memory.states import Memory, comes_late, update_bytes
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.operations.embedding_head import logits_bytes
+from meshplan.costmodels.ranks.last_replays import first_layers, to_come_bytes
 from meshplan.costmodels.ranks.memory import (
     context_bytes,
     embedding_gathered_bytes,
@@ -37,7 +39,7 @@ from meshplan.costmodels.ranks.memory import (
     outliving_bytes,
 )
 from meshplan.costmodels.schedule.in_flight import in_flight
-from meshplan.costmodels.step.memory import slack_bytes
+from meshplan.costmodels.step.memory import gathered_last_bytes, slack_bytes
 from meshplan.costmodels.step.mix_memory import (
     FULL,
     NONE,
@@ -64,16 +66,20 @@ class HeldMixes:
         self._counted = np.vstack([np.zeros_like(of_kind[:1], int), of_kind.cumsum(axis=0)])
         self._last = la.pipeline_parallel * la.virtual_stages - 1
         kinds = range(int(self._pattern.max()) + 1)
-        self._saved, self._working = (
+        self._saved, self._working, self._returned = (
             np.array([[float(bytes_of(kind, mode)) for kind in kinds] for mode in MODES])
-            for bytes_of in (model.layer_saved_bytes, model.working_bytes)
-        )
+            for bytes_of in (
+                model.layer_saved_bytes, model.working_bytes, model.returned_keys_bytes
+            )
+        )  # fmt: skip
         waits = [model.layout.activation_offload * (not model.is_modules(kind)) for kind in kinds]
         self._waits = self._saved * np.array(waits)
+        self._late = comes_late(model.state, model.m, la.pipeline_parallel)
+        self._last_replays = first_layers(setting.model) if self._late else ()
         self._like: dict[object, int] = {}
         self._known_moments: dict[int, tuple[Floats, Floats]] = {}
         self._ends_bytes: dict[tuple[int, ...], float] = {}
-        self._states: dict[object, tuple[float, float, float, float]] = {}
+        self._states: dict[object, tuple[float, float, list[float], float]] = {}
 
     def like(self, rank: int) -> int:
         """Equal for ranks that hold equally much in each moment."""
@@ -85,15 +91,18 @@ class HeldMixes:
         """What a rank needs whose chunks hold these layers, under mixes of each."""
         assert len(spans) == 1 or not self.model.layout.activation_offload
         held, backward = self._moments(rank)
-        running, loss, update, _ = self._of_rank(spans)
+        running, loss, after, _ = self._of_rank(spans)
         always = np.full(len(held), running)
-        always[len(spans) : -1 : len(spans) + 1] += self._scale * loss
-        always[-1] = update
+        always[len(spans) : -len(after) : len(spans) + 1] += self._scale * loss
+        always[-len(after) :] = after
         kept = []
         for at, (span, mix) in enumerate(zip(spans, mixes, strict=True)):
             saved, working, away = self._of_chunk(span, *mix)
             bytes_ = saved[:, None] * held[:, at] + working[:, None] * backward[:, at]
-            kept.append(self._scale * (bytes_ - away(held[:, at])))
+            bytes_ -= away(held[:, at])
+            for number, place in enumerate(reversed(self._last_replays), 1):
+                bytes_[:, -number] += self._of_last_replay(span, *mix, place)
+            kept.append(self._scale * bytes_)
         return RankMixes(tuple(kept), always)
 
     def on_host(self, rank: int, span: Span, full: Ints, selective: Ints) -> tuple[Floats, float]:
@@ -106,15 +115,17 @@ class HeldMixes:
 
     def _moments(self, rank: int) -> tuple[Floats, Floats]:
         """[moment, chunk] micro-batches held, and 1 where a layer of the chunk is in its backward
-        pass: of each vector every chunk, then the loss; last the optimizer step.
+        pass: of each vector every chunk, then the loss; then the optimizer step, and the last
+        replays, of which `_of_last_replay` says what layers hold.
         """
         like = self.like(rank)
         if like not in self._known_moments:
             vectors = np.array(self._vectors[rank], float)
             chunks = vectors.shape[1]
-            held = np.vstack([np.repeat(vectors, chunks + 1, axis=0), 0.0 * vectors[:1]])
+            after = np.zeros((1 + len(self._last_replays), chunks))
+            held = np.vstack([np.repeat(vectors, chunks + 1, axis=0), after])
             backward = np.tile(np.eye(chunks + 1)[:, :-1], (len(vectors), 1))
-            self._known_moments[like] = held, np.vstack([backward, np.zeros((1, chunks))])
+            self._known_moments[like] = held, np.vstack([backward, after])
         return self._known_moments[like]
 
     @property
@@ -146,6 +157,25 @@ class HeldMixes:
             NONE: layers[-1] - layers[second],
         }
 
+    def _of_last_replay(self, span: Span, full: Ints, selective: Ints, place: int) -> Floats:
+        """[mix] what a chunk holds in the backward of the layer at `place`: of those before it what
+        they saved, all of its own, and what outputs hold of those behind it.
+        """
+        number, first, end = span
+        layers, second = np.arange(end - first), (full + selective)[:, None]
+        modes = np.where(layers < second, SELECTIVE, NONE)
+        modes = np.where(layers < full[:, None], FULL, modes)
+        saved, waits, working, returned = (
+            each[modes, self._pattern[first:end]]
+            for each in (self._saved, self._waits, self._working, self._returned)
+        )
+        layers = layers + first
+        held = (saved - waits) * (layers < place) + returned * (layers > place)
+        held += (saved + working) * (layers == place)
+        ends = self.model.saved_bytes((), (EMBEDDING,)) if number == 0 else 0.0
+        found: Floats = held.sum(axis=1) + ends
+        return found
+
     def _ends_saved_bytes(self, chunk: int) -> float:
         ends = self._ends_of([chunk])
         if ends not in self._ends_bytes:
@@ -158,9 +188,9 @@ class HeldMixes:
         with_head = self.model.has_modules and not self.model.setting.places_modules
         return ends + (MODULES,) * (with_head and self._last in chunks)
 
-    def _of_rank(self, spans: Sequence[Span]) -> tuple[float, float, float, float]:
+    def _of_rank(self, spans: Sequence[Span]) -> tuple[float, float, list[float], float]:
         """Bytes that no mix changes: with micro-batches in flight; what the loss makes beyond that,
-        without slack; in the optimizer step; and on the host.
+        without slack; in the optimizer step and the last replays; and on the host.
         """
         kinds = tuple(sorted(int(k) for _, a, b in spans for k in self._pattern[a:b]))
         ends = self._ends_of([number for number, _, _ in spans])
@@ -170,7 +200,7 @@ class HeldMixes:
 
     def _found(
         self, kinds: tuple[int, ...], ends: tuple[int, ...]
-    ) -> tuple[float, float, float, float]:
+    ) -> tuple[float, float, list[float], float]:
         model, present = self.model, sorted(set(kinds))
         parts = [model.layer_parameters(kind) * kinds.count(kind) for kind in present]
         parts += [model.end_parameters[end] for end in ends]
@@ -179,17 +209,25 @@ class HeldMixes:
         modules = MODULES in ends or len(layers) < len(present)
         kept = float(outliving_bytes(model, layers, model.m, head=HEAD in ends, modules=modules))
         states, update = model.state_memory(parameters), self._update_bytes(parameters)
-        late = comes_late(model.state, model.m, model.layout.pipeline_parallel)
-        absent = float(states.gradients) if late else 0.0
+        absent = float(states.gradients) if self._late else 0.0
         outside, transient = float(context_bytes(model)), self._gathered_bytes(present, ends)
         running = states + Memory(gradients=-absent, transient=kept + transient)
         stepping = states + Memory(transient=kept + update)
+        last = [
+            states + self._last_states(place) + Memory(transient=kept)
+            for place in self._last_replays
+        ]
         loss = float(logits_bytes(model.site)) if HEAD in ends else 0.0
-        bytes_running, bytes_stepping = (
+        bytes_running, *after = (
             float(each.allocated) + slack_bytes(model, each) + outside
-            for each in (running, stepping)
+            for each in (running, stepping, *last)
         )
-        return bytes_running, loss, bytes_stepping, float(states.host)
+        return bytes_running, loss, after, float(states.host)
+
+    def _last_states(self, place: int) -> Memory:
+        """What is gathered in the backward of the layer at `place`, less the gradients to come."""
+        whole = gathered_last_bytes(self.model, place)
+        return Memory(gradients=-float(to_come_bytes(self.model, place)), transient=whole)
 
     def _update_bytes(self, parameters: RankParameters) -> float:
         model = self.model

@@ -5,10 +5,12 @@ is what runs out. The categories and their formulas are those of `memory`.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from meshplan.costmodels.memory.states import Memory, activation_peak, comes_late, update_bytes
 from meshplan.costmodels.operations.embedding_head import logits_bytes
+from meshplan.costmodels.ranks.last_replays import first_layers, gathered_then_bytes, to_come_bytes
 from meshplan.costmodels.ranks.memory import (
     context_bytes,
     embedding_gathered_bytes,
@@ -18,7 +20,7 @@ from meshplan.costmodels.ranks.memory import (
 )
 from meshplan.costmodels.schedule.in_flight import Vector, in_flight
 from meshplan.costmodels.step.pass_memory import Known, rank_peak
-from meshplan.costmodels.step.stages import StageModel
+from meshplan.costmodels.step.stages import EMBEDDING, StageModel
 
 
 def slack_bytes(model: StageModel, memory: Memory) -> float:
@@ -49,7 +51,7 @@ def returned_bytes(model: StageModel) -> float:
 
 def reserved_bytes(model: StageModel, memory: Memory) -> float:
     """The allocator's peak with `memory`: never more than the device has but for what is in use."""
-    needed = float(memory.allocated) + slack_bytes(model, memory)
+    needed = _needed_bytes(model, memory)
     capacity = model.setting.cluster.capacity_bytes - float(context_bytes(model))
     return max(needed, min(needed + held_bytes(model), capacity))
 
@@ -60,7 +62,7 @@ def is_pressed(model: StageModel, memory: Sequence[Memory]) -> bool:
     blocks back in each micro-batch.
     """
     cluster, outside = model.setting.cluster, float(context_bytes(model))
-    needed = max(float(m.allocated) + slack_bytes(model, m) for m in memory)
+    needed = max(_needed_bytes(model, m) for m in memory)
     whole = cluster.gpu.memory_bytes - outside
     return needed > cluster.capacity_bytes - outside or needed + held_bytes(model) > whole
 
@@ -115,11 +117,45 @@ def _rank_memory(model: StageModel, rank: int, constant: _Constant, known: Known
         layers = [la.activation_offload * _saved_by_layers(model, i) for i in chunks]
         states += Memory(host=activation_peak(vectors, layers))
         held = _held_beside_host(vectors, saved, layers, 2 * _largest_layer(model, chunks))
-    late = comes_late(model.state, model.m, la.pipeline_parallel)
-    absent = float(states.gradients) if late else 0.0
-    if update > held + working - absent:
-        return states + Memory(transient=update)
-    return states + Memory(gradients=-absent, activations=held, transient=working)
+    passes, step = Memory(activations=held, transient=working), Memory(transient=update)
+    if comes_late(model.state, model.m, la.pipeline_parallel):
+        return _late_peak(model, states, passes, step)
+    return states + (step if update > held + working else passes)
+
+
+def _late_peak(model: StageModel, states: Memory, passes: Memory, step: Memory) -> Memory:
+    """The fullest moment of a rank of all layers at whose loss there are no gradients."""
+    moments = [
+        passes + Memory(gradients=-float(states.gradients)),
+        step,
+        *(_last_replay(model, place) for place in first_layers(model.setting.model)),
+    ]
+    return max((states + moment for moment in moments), key=partial(_needed_bytes, model))
+
+
+def _needed_bytes(model: StageModel, memory: Memory) -> float:
+    return float(memory.allocated) + slack_bytes(model, memory)
+
+
+def _last_replay(model: StageModel, place: int) -> Memory:
+    """What is held beside the states in the backward of the layer at `place` (`last_replays`)."""
+    modes = [mode for stage in model.layout.stages for mode in stage.modes]
+    layers = list(zip(model.setting.model.pattern, modes, strict=True))
+    own, on_device = layers[place], 1 - model.layout.activation_offload
+    saved = on_device * sum(float(model.layer_saved_bytes(*key)) for key in layers[:place])
+    saved += float(model.layer_saved_bytes(*own)) + model.saved_bytes((), (EMBEDDING,))
+    saved += sum(float(model.returned_keys_bytes(*key)) for key in layers[place + 1 :])
+    return Memory(
+        gradients=-float(to_come_bytes(model, place)),
+        activations=saved,
+        transient=float(model.working_bytes(*own)) + gathered_last_bytes(model, place),
+    )
+
+
+def gathered_last_bytes(model: StageModel, place: int) -> float:
+    """What ZeRO-3 holds whole then: of layers, and of the ends where these are one unit."""
+    ends = _ends_gathered(model) if model.state.ends_in_one_unit else 0.0
+    return float(gathered_then_bytes(model, place)) + ends
 
 
 def _kept(model: StageModel, chunks: tuple[int, ...]) -> float:

@@ -26,10 +26,12 @@ from meshplan.planner.search.rows.least_held import MOST_REFUSED, ColumnsOfRows
 from meshplan.planner.search.rows.row_prices import RowPrices
 from meshplan.planner.space.legal_layouts import Space
 
-LEAST = ("transient", "head_transient", "embedding_state", "head_state", "fixed")
+LEAST = (
+    "transient", "head_transient", "embedding_state", "embedding_update", "head_state", "fixed",
+)  # fmt: skip
 SUMMED = (
     "layer_saved_kib", "layer_state_kib", "layer_update_kib", "embedding_saved_kib",
-    "embedding_update_kib", "head_saved_kib", "head_update_kib",
+    "head_saved_kib", "head_update_kib",
 )  # fmt: skip
 """Columns that hold for a kind as they are, but for rounding."""
 

@@ -137,6 +137,31 @@ def test_a_stage_without_layers_has_no_buffers_of_theirs(spare_bytes: int, fits:
             solve(question, 1)
 
 
+@pytest.mark.parametrize(("spare_bytes", "fits"), [(0, True), (-1, False)])
+@pytest.mark.parametrize("model", ["llama-3.2-3b", "gemma-3-4b"])
+def test_memory_filled_to_the_byte_by_the_first_layers_replay(
+    model: str, spare_bytes: int, fits: bool
+) -> None:
+    """One sequence on one GPU, all layers recomputed: no gradient is there at the loss, and most is
+    held when all but the first layer's and the embedding's are. No layout needs less.
+    """
+    question = ask(Arguments(
+        model=model, gpus=1, cluster="dgx-h100", seq_len="16384", global_batch=1,
+        engine="accelerate-chunked-loss", optimizer_states="bf16", pins={"recompute": "full"},
+    )).question  # fmt: skip
+    layers = len(question.model.pattern)
+    layout = Layout(zero_stage=2, stages=(Stage(layers, full_layers=layers),))
+    memory = stage_memory(step_model_of(case_at(question, layout)))[0]
+    assert min(memory.gradients, memory.activations) > 0
+    usable = with_usable(question.cluster, memory.needed + spare_bytes)
+    question = replace(question, cluster=usable)
+    if fits:
+        assert solve(question, 1).solutions[0].layout.stages == layout.stages
+    else:
+        with pytest.raises(NoLayoutFits):
+            solve(question, 1)
+
+
 def test_nothing_is_faster_than_a_millionth_of_a_second() -> None:
     """No row of two kinds of layers has a bound below it, so none is asked for its memory."""
     question = ask(Arguments(
