@@ -32,7 +32,7 @@ from meshplan.planner.search.simulation.near_cuts import (
 )
 
 CLOSE = 1 - 1e-6
-KNOWN = 1 - 2e-3  # what ranks reduce and update is known no better before it is simulated
+KNOWN = 1 - 6e-3  # what ranks reduce and update is known no better before it is simulated
 
 
 def moves(problem: StageProblem, stages: tuple[Stage, ...]) -> Iterator[tuple[Stage, ...]]:

@@ -132,8 +132,9 @@ def test_plan_that_fits_stays_where_a_runner_up_does_not(
     is found rounded up, and it is told once that it is the fastest. No layout of the runner-up's
     kind, or of one that is left out, is proved slower than the runner-up that does not fit.
     """
-    asked = replace(dense(question, 8, 2, 4), pins=parse_pins({"pipeline_parallel": "1"}))
-    best, second, _ = solve(asked, 3).solutions
+    pins = parse_pins({"pipeline_parallel": "1", "context_parallel": "1"})
+    asked = replace(dense(question, 8, 2, 16), pins=pins)
+    best, second, *_ = solve(asked, 3).solutions
     need, told = need_of(asked, second.layout), list[Fastest]()
     assert need_of(asked, best.layout) < need - 1
 
