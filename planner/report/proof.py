@@ -4,7 +4,7 @@ from meshplan.costmodels.units import GIB, counted, format_bytes, format_seconds
 from meshplan.planner.answer.explain import AS_FAST
 from meshplan.planner.case.plan_findings import Choice
 from meshplan.planner.case.search_report import ROUNDING, SearchReport
-from meshplan.planner.space.words import BOUNDED, OTHER_DEGREES, UNLISTED
+from meshplan.planner.space.words import BOUNDED, OTHER_DEGREES, PAYS, UNLISTED
 
 OVER_LISTED = "over the listed stage splits"
 """Of what more is proved: the space says which splits are listed."""
@@ -49,7 +49,8 @@ def _nothing(search: SearchReport) -> str:
     """In the space, with what decides there which layouts fit where that may leave some out."""
     space = "\n".join(search.space)
     if BOUNDED in space:
-        return "no layout of the space that fits by an upper bound of its memory"
+        more = " and recomputes no more than it asks for" * (PAYS in space)
+        return f"no layout of the space that fits by an upper bound of its memory{more}"
     if OTHER_DEGREES in space:
         return "no layout of the space, which an upper bound of memory narrows,"
     return "no layout of the space"

@@ -202,6 +202,7 @@ def test_a_proof_says_what_decides_which_layouts_fit(
         said == "that fits by an upper", said == "which an upper",
     )  # fmt: skip
     assert said in claim
+    assert ("recomputes no more than" in claim) == (said == "that fits by an upper")
 
 
 @pytest.mark.parametrize(
