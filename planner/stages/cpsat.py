@@ -1,8 +1,9 @@
 """CP-SAT as this project runs it: one worker, a fixed seed, a deterministic limit, little presolve.
 
 One worker and the deterministic limit make equal questions give equal plans. Presolve's probing
-costs ten times what it saves on models this small (measured). OR-Tools is imported when a model is
-built, so that a question that needs none does not wait for it.
+costs ten times what it saves on models this small (measured). Ctrl-C stays ours, and is heard when
+the model is solved. OR-Tools is imported when a model is built, so that a question that needs none
+does not wait for it.
 """
 
 import sys
@@ -77,6 +78,7 @@ def solve_model(model: "cp_model.CpModel", seconds: float) -> Solved:
     solver.parameters.max_deterministic_time = seconds
     solver.parameters.cp_model_probing_level = 0
     solver.parameters.max_presolve_iterations = 1
+    solver.parameters.catch_sigint_signal = False  # else Ctrl-C kills from then on, unheard
     code = solver.solve(model)
     names: dict[Any, Status] = {
         cp_model.OPTIMAL: "OPTIMAL",
