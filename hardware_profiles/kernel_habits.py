@@ -105,6 +105,9 @@ class KernelHabits(Frozen):
     weighs_apart    rows are copied to fp32, multiplied by the router's weights and copied back
     sorts_once      where nothing is sent, one copy brings rows to their experts and one back
     products_apart  the host issues each expert's product as a kernel of its own
+    exchanging_products
+                    kernels of experts' products fetch rows from other ranks, cast them and send
+                    what they put out (`costmodels.operations.exchanging_products`)
     fixed_capacity  experts take a fixed number of rows: the host reads no counts of them
     saves_16_bits   in fp8 and mxfp8 training a linear layer keeps its input in 16 bits, and casts
                     it again for the gradient of its weight
@@ -220,6 +223,7 @@ class KernelHabits(Frozen):
     weighs_apart: bool = False
     sorts_once: bool = False
     products_apart: bool = False
+    exchanging_products: bool = False
     fixed_capacity: bool = False
     drops_unread_replay: bool = False
     saves_16_bits: bool = False

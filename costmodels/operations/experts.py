@@ -34,6 +34,7 @@ from typing import Literal, NamedTuple
 
 from meshplan.costmodels.elementwise import Number, where
 from meshplan.costmodels.model.transformer import Experts
+from meshplan.costmodels.operations.exchanging_products import in_products
 from meshplan.costmodels.operations.expert_biases import add_bias
 from meshplan.costmodels.operations.feed_forward import (
     Site,
@@ -82,15 +83,21 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
     cycle = experts.experts if site.kernels.deals_experts else 0
     routing = Routing(experts.top_k, *site.model.expert_groups, cycle)
     yield from _router(site, experts, sizes)
-    yield from _to_experts(site, experts, sizes, routing)
-    yield from _products(site, experts, sizes.rows)
-    yield from _from_experts(site, experts, sizes, routing)
+    routed = _routed(site, experts, sizes, routing)
+    yield from in_products(routed) if site.kernels.exchanging_products else routed
     if experts.shared_ffn:
         yield gather_tokens(site, "shared_input", "shared_experts")
         yield from dense_feed_forward(site, experts.shared_ffn / site.shard.tp, "shared_experts")
         yield scatter_tokens(site, "shared_output", "shared_experts")
         if experts.shared_gate:
             yield from _shared_gate(site, tokens)
+
+
+def _routed(site: Site, experts: Experts, sizes: _Sizes, routing: Routing) -> Iterator[Operation]:
+    """Tokens to their experts, through them, and back."""
+    yield from _to_experts(site, experts, sizes, routing)
+    yield from _products(site, experts, sizes.rows)
+    yield from _from_experts(site, experts, sizes, routing)
 
 
 def _router(site: Site, experts: Experts, sizes: _Sizes) -> Iterator[Operation]:

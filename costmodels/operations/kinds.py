@@ -215,7 +215,8 @@ class Communication:
     routing    of a dispatch's tokens, which an engine may send once to each node
     hidden_by  the computing under which the engine may run it. "linear": the neighbouring matmul;
                "attention": the core attention (ring); "first_chunk": the core attention of the
-               first of cp chunks of keys; "expert": the experts; "nothing"
+               first of cp chunks of keys; "expert": the experts; "experts_up", "experts_down": that
+               product alone, whose kernel sends or fetches; "nothing"
     present    1 in the layouts where the host issues it if there are several ranks, else 0
     differentiable
                whether autograd runs through it; not of whole numbers, counts and maps
@@ -231,7 +232,9 @@ class Communication:
     backward_count: Number
     regathers: Number = 0.0
     routing: Routing = Routing()
-    hidden_by: Literal["linear", "attention", "first_chunk", "expert", "nothing"]
+    hidden_by: Literal[
+        "linear", "attention", "first_chunk", "expert", "experts_up", "experts_down", "nothing"
+    ]  # fmt: skip
     present: Number = 1
     differentiable: bool = True
     modules: tuple[Module, ...] = ("linear",)

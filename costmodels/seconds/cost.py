@@ -8,10 +8,11 @@ from meshplan.hardware_profiles.dataclass import dataclass
 
 
 class Collective(NamedTuple):
-    """A collective, and the seconds of one of it."""
+    """A collective, the seconds of one of it, and of the product whose kernel sends it, if any."""
 
     op: Communication
     seconds: Number
+    product_s: Number = 0.0
 
 
 class Computing(NamedTuple):

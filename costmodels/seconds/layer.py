@@ -54,6 +54,7 @@ from meshplan.costmodels.seconds.expert_counts import in_step_s, wait_at
 from meshplan.costmodels.seconds.interference import exposed_s, interference_of
 from meshplan.costmodels.seconds.kernels import Device, pointwise_s
 from meshplan.costmodels.seconds.operation import (
+    SENDING,
     Direction,
     cast_calls,
     core_kernels,
@@ -67,6 +68,7 @@ from meshplan.costmodels.seconds.operation import (
     part_of_layer,
     room_s,
     scale_of,
+    sending_s,
     summed,
 )
 from meshplan.costmodels.seconds.process_groups import Group
@@ -259,8 +261,9 @@ class Pricer:
 
     def _collectives(self, operations: Sequence[Operation]) -> list[Collective]:
         """The collectives among `operations`, priced once for both directions."""
-        sent = (op for op in operations if isinstance(op, Communication))
-        return [Collective(op, self._collective_s(op)) for op in sent]
+        sent = [op for op in operations if isinstance(op, Communication)]
+        under = (sending_s(self.device, op, operations) for op in sent)
+        return list(map(Collective, sent, map(self._collective_s, sent), under))
 
     def issued_s(self, operations: Sequence[Operation], direction: Direction) -> Number:
         """Seconds in which the host issues `operations`. Frozen weights have no gradient, and those
@@ -381,7 +384,7 @@ class Pricer:
         if isinstance(overlap, float) and overlap == 0.0:
             return Traffic(op.axis, whole)
         slowed = interference_of(self.cluster, tuning.interference, self.groups[op.axis])
-        seen = exposed_s(whole, room_s(op, beside, self.groups["cp"].size), overlap, slowed)
+        seen = exposed_s(whole, room_s(each, beside, self.groups["cp"].size), overlap, slowed)
         return Traffic(op.axis, seen, whole - seen)
 
     def _collective_s(self, op: Communication) -> Number:
@@ -397,4 +400,4 @@ class Pricer:
             "linear": self.overlap.tensor, "attention": self.overlap.context,
             "first_chunk": self.overlap.context_gather, "expert": self.expert_overlap,
         }  # fmt: skip
-        return hides.get(op.hidden_by, 0.0)
+        return hides.get(op.hidden_by, 1.0 if op.hidden_by in SENDING else 0.0)

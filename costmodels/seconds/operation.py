@@ -15,7 +15,7 @@ from meshplan.costmodels.operations.kinds import (
     Scan,
 )
 from meshplan.costmodels.precision import Recipe
-from meshplan.costmodels.seconds.cost import Computing
+from meshplan.costmodels.seconds.cost import Collective, Computing
 from meshplan.costmodels.seconds.kernels import Device, attention_s, pointwise_s, scan_s
 from meshplan.costmodels.seconds.padded_products import product_s
 
@@ -27,6 +27,9 @@ of runs, is the mean of what modules issue.
 """
 
 JOINED_NORMS = ("attention_norm", "feed_forward_norm")
+
+SENDING = ("experts_up", "experts_down")
+"""Products whose kernels may send rows (`costmodels.operations.exchanging_products`)."""
 
 Direction = Literal["forward", "input_grad", "weight_grad"]
 
@@ -121,8 +124,19 @@ def core_kernels(op: AttentionCore | Scan) -> tuple[Number, Number]:
     return turns * (1 + forward * apart), turns * (3 + backward * apart)
 
 
-def room_s(op: Communication, beside: Computing, context_ranks: Number) -> Number:
+def sending_s(device: Device, sent: Communication, operations: Iterable[Operation]) -> Number:
+    """Of the product among these whose own kernel sends it, in either direction; else 0."""
+    if sent.hidden_by not in SENDING:
+        return 0.0
+    own = (op for op in operations if op.name == sent.hidden_by)
+    return sum(device_s(device, op, "forward").matmul_s for op in own)
+
+
+def room_s(sent: Collective, beside: Computing, context_ranks: Number) -> Number:
     """Of the computing in its direction, that under which a collective may run."""
+    op = sent.op
+    if op.hidden_by in SENDING:
+        return sent.product_s
     if op.hidden_by == "linear":
         return beside.matmul_s / 2
     if op.hidden_by == "attention":

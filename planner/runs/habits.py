@@ -17,6 +17,7 @@ from meshplan.planner.runs.attention import (
     attention_said,
     release_said,
 )
+from meshplan.planner.runs.dispatchers import DISPATCHERS
 from meshplan.planner.runs.engines import (
     LAST_GATHERED_WIDE,
     LAST_LISTED,
@@ -157,9 +158,6 @@ fused ones, FlagOpen/FlagScale@43b8604 megatron/model/__init__.py); layers are i
 `LOCAL`. --no-bias-swiglu-fusion and --no-rope-fusion switch off what came with Megatron Core 0.5.0
 (`LAST_UNFUSED`). GPTs have neither.
 """
-
-DISPATCHES = {"alltoall": "all_to_all", "hybridep": "hybridep"}
-"""As `KernelHabits.dispatch` has what a row says; any other library sends single copies."""
 
 GRAPHED_CASTS = 1
 """Of an expert's tokens, where one graph holds a whole step of Megatron-Bridge (26.06 on): its
@@ -377,11 +375,7 @@ def _kernels_said(facts: Facts, *, titan: bool) -> dict[str, Any]:
         said |= {"deals_experts": True}
     if facts.gate == "capacity":
         said |= {"fixed_capacity": True}
-    if facts.dispatcher == "hybridep":
-        said |= {"permutes_by_index": False, "sums_by_index": False}
-    if facts.dispatcher:
-        said |= {"dispatch": DISPATCHES.get(facts.dispatcher, "deduplicated")}
-    return said
+    return said | DISPATCHERS.get(facts.dispatcher, {})
 
 
 def _overlap_said(facts: Facts, engine: Engine, *, titan: bool) -> dict[str, float]:

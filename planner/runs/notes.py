@@ -86,7 +86,7 @@ FACTS = {
     " of gradients; data: only that of gradients and weights; tensor: user buffers"
     " for tensor parallel's, as in NVIDIA's recipes",
     "cp_kind": "all_to_all: heads exchanged for tokens around the attention kernel",
-    "dispatcher": "alltoall, deepep or hybridep: how tokens reach experts",
+    "dispatcher": "alltoall, deepep, hybridep or dist_moe: how tokens reach experts",
     "widest_ep": "1: experts over as many data-parallel ranks as divide them",
     "gate": "dealt: a benchmark's gate deals experts out to tokens in order; natural 1.5: routers"
     " choose, and the busiest rank gets 1.5 times the mean's rows; capacity: experts take as many"
