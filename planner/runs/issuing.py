@@ -1,4 +1,4 @@
-"""What the host of a Megatron-LM issues by its age: dense layers, and messages of experts."""
+"""What the host of a Megatron-LM issues by its age: dense layers, experts' choice and messages."""
 
 import re
 from typing import Any
@@ -19,16 +19,30 @@ LAST_WEIGHED_BEHIND = 2024
 2025 (core 0.13); before, they multiplied what came back from the experts.
 """
 
+ROUTED_BY_OPERATORS: dict[str, Any] = {"routing_kernels": 26}
+LAST_ROUTED_BY_OPERATORS = 2024
+"""Megatron-Core fuses the choice of experts since 0.14 of September 2025 (its MoE README's What's
+New: "Router fusion kernels for MoE models"), the moving of rows since earlier that year
+(--moe-permute-fusion). Runs of 2025 say themselves what they fuse; `fused_kernels` has the count.
+"""
+
 
 def issuing_said(row: Row, engine: Engine) -> dict[str, Any]:
     """The habits of an older Megatron-LM. What Megatron-Bridge's dense layers cost is in its
     `launch_s`, and its first release sends weights.
     """
+    routed = ROUTED_BY_OPERATORS if _routes_by_operators(row, engine) else {}
     if engine.name != "megatron":
-        return {}
+        return routed
     behind = row.year is not None and row.year <= LAST_WEIGHED_BEHIND
     heavy = {} if _issues_lightly(row) else HEAVY_PRODUCTS
-    return heavy | (WEIGHED_BEHIND if behind else {})
+    return routed | heavy | (WEIGHED_BEHIND if behind else {})
+
+
+def _routes_by_operators(row: Row, engine: Engine) -> bool:
+    """Of Megatron-Core, whose experts' products one call issues one by one."""
+    old = row.year is not None and row.year <= LAST_ROUTED_BY_OPERATORS
+    return old and engine.kernels.loops_over_experts
 
 
 def _issues_lightly(row: Row) -> bool:
