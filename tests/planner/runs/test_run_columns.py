@@ -360,6 +360,24 @@ def test_which_megatron_sends_the_weights_of_tokens(said: dict[str, str], sends:
 
 
 @pytest.mark.parametrize(
+    ("said", "kernels"),
+    [
+        ({"year": "2024"}, 26),
+        ({"year": "2024", "framework": "nemo 24.07"}, 26),
+        ({"year": "2025"}, 10),
+        ({"year": "2025", "fused_kernels": "no_choosing"}, 22),
+        ({"year": "2024", "framework": "torchtitan"}, 10),
+    ],
+)
+def test_which_megatron_chooses_experts_by_operators(said: dict[str, str], kernels: int) -> None:
+    """Before its router was fused in Megatron-Core 0.14 of September 2025; of that year, and later,
+    where a row says so.
+    """
+    engine = run_of(ROW | {"framework": "megatron-lm"} | said).engine
+    assert engine.kernels.routing_kernels == kernels
+
+
+@pytest.mark.parametrize(
     ("said", "axes"),
     [
         ({}, ("ep",)),
