@@ -28,7 +28,7 @@ def in_products(operations: Iterable[Operation]) -> Iterator[Operation]:
             yield replace(op, casts=0)
         elif isinstance(op, Pointwise) and op.name in NOT_COPIED:
             yield replace(op, forward_bytes=0.0, backward_bytes=0.0, kernels=0)
-        elif op.name == "permute":
+        elif isinstance(op, Pointwise) and op.name == "permute":
             yield replace(op, forward_bytes=0.0)
         elif isinstance(op, Communication) and op.name == "dispatch":
             yield replace(op, hidden_by="experts_up")

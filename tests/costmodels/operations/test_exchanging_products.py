@@ -7,10 +7,8 @@ from dataclasses import replace
 import pytest
 from rows import ROW
 
-from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.operations.kinds import Communication, Matmul, Operation, Pointwise
 from meshplan.costmodels.seconds.cost import Pass
-from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.step.step import StepModel
 from meshplan.hardware_profiles.tunings import Tuning
 from meshplan.planner.runs.runs import run_of
@@ -21,6 +19,7 @@ SPLIT = ROW | EIGHT | {
     "experts": "16", "top_k": "2", "moe_ffn": "1024", "ep": "8", "tp": "1", "pp": "1", "zero": "3",
     "precision": "mxfp8", "cuda_graph": "full_iteration",
 }  # fmt: skip
+
 
 def step_of(dispatcher: str, slowed: float = 1.0) -> StepModel:
     """Of a run on one node of eight, whose links are `slowed`."""
