@@ -32,7 +32,7 @@ from meshplan.costmodels.operations.remade import remade
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.kernel_habits import ContextKind, KernelHabits
 
-GELU_OPERATORS = 10  # of Megatron-LM's, forward (`KernelHabits.own_gelu`)
+GELU_OPERATORS = 10  # of Megatron-LM's and transformers', forward (`KernelHabits.own_gelu`)
 
 
 ENTERING_EACH = ("columns", "sequence")

@@ -26,8 +26,12 @@
     s, s0    keys that a query meets, and those at which attention reaches half of its rate
              (Kernels.attention_half_*): on an H100 215 forward and 550 backward. Backward over keys
              that each query chose, by number, E_a and s0 are Kernels.sparse_*, where known
-    u        of a product whose rows are not aligned to 16 bytes, on NVIDIA's GPUs a third: TMA and
-             16-byte copies need that, so cuBLAS takes a kernel that loads single numbers. Netflix
+    u        of a product whose rows are not aligned to 16 bytes, on NVIDIA's GPUs a third, on
+             Hopper a fifth: TMA and 16-byte copies need that, so cuBLAS takes a kernel that loads
+             single numbers, on an H200 one for Turing (cutlass_75_tensorop_bf16_s1688gemm): for
+             65,536 rows, 50,257 words and 768 numbers 119 ms forward and backward, 127e12 FLOP/s,
+             and steps are 98 ms shorter with 50,304 words ("Experiments" of a GPT-2 124M project,
+             cerulean-labs/gpt2-training, October 2026, jobs 503420 to 503440). Netflix
              found such a head three times as long ("Scaling LLM Post-Training at Netflix", 2026);
              a vocabulary of 50,304 instead of 50,257 makes nanoGPT's steps a quarter shorter
              (Karpathy, 2023), which is a head of 2 to 3 times on an A100. A compiler
@@ -69,7 +73,8 @@ TILES = ((256.0, 128.0, 1.0), (128.0, 128.0, 0.96), (128.0, 64.0, 0.87))
 HEIGHTS, WIDTHS, _ = map(frozenset, zip(*TILES, strict=True))
 HALF_RATE_K = 170.0
 NARROWNESS, NARROWNESS_FLASH2 = 0.4, 0.2
-UNALIGNED_RATE = 1 / 3
+UNALIGNED_RATE = {"hopper": 0.2}
+UNALIGNED_RATE_ELSEWHERE = 1 / 3
 INDEXED_BYTES_PER_S_AND_UNIT = 5.7e9
 """index_select and index_add of rows of 4 KiB in bf16, bytes read and written: 0.727e12 bytes/s on
 an H100 and 0.791e12 on an H200 (benchmarks/measured, 2026-11-22), which have 132 units each and
@@ -222,7 +227,9 @@ def _flops(device: Device, op: Matmul, sides: Sides) -> Number:
     rows, columns, inner = sides
     flops = 2.0 * rows * columns * inner * op.groups
     if device.gpu.vendor == "nvidia":
-        flops = flops / where(op.unaligned, UNALIGNED_RATE, 1.0)
+        family = gpu_family(device.gpu.name)
+        rate = UNALIGNED_RATE.get(family, UNALIGNED_RATE_ELSEWHERE)
+        flops = flops / where(op.unaligned, rate, 1.0)
     return flops
 
 

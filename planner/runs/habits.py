@@ -47,6 +47,12 @@ from 2.2" (@473225f9 megatron/core/jit.py, which compiles instead). Of GELU and 
 operators move 2 numbers and three 3 forward, twelve 2 and seven 3 backward
 (megatron/model/fused_bias_gelu.py; counted, not measured).
 """
+GELU_OPERATORS: dict[str, Any] = {"own_gelu": (38.0, 59.0)}
+"""transformers' `gelu_new` under autocast (huggingface/transformers activations.py,
+NewGELUActivation): powers are among what autocast computes in fp32, so that ten kernels read and
+write 38 numbers of 16 bits forward, casts from and to them among them, and their backward 59
+(counted, not measured).
+"""
 OWN: dict[str, Any] = {"copies_heads": True, "functions_alone": ("tp", "ep")}
 LOCAL = OWN | {"norms_in_products": False, "biases": "apart"}
 """Megatron-LM's own layers instead of Transformer Engine's (--transformer-impl local):
@@ -64,6 +70,7 @@ KERNELS: dict[str, dict[str, Any]] = {
     "gathers_biases": {"expert_biases": "gathered"},
     "no_norm": {"fused_norm": False},
     "no_gated": {"fused_gated": False},
+    "gelu_operators": GELU_OPERATORS,
     "no_rope": {"fused_rope": False, "rope_kernels": 1, "rope_operators": (26, 20)},
     "no_jit": NO_JIT,
     "local": LOCAL,

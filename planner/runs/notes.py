@@ -42,6 +42,7 @@ FACTS = {
     " product sums the gradients of their biases;"
     " no_norm: norms, no_gated: SwiGLU, no_rope: Megatron's rotation, no_routing: its router and"
     " permutation as kernels of PyTorch's, no_choosing: its router alone;"
+    " gelu_operators: GELU is PyTorch's operators, in fp32 under autocast (gelu_new);"
     " no_grouping: each expert's products are kernels of their own;"
     " no_reorder: Transformer Engine's packed documents put in order one by one around an"
     " all-to-all of context parallelism, as until June 2026;"

@@ -153,9 +153,10 @@ def test_copies_around_a_fused_attention() -> None:
 @pytest.mark.parametrize(
     ("gpu", "vocab", "tp", "pads", "times"),
     [
-        ("h100-sxm", 50257, 1, False, 3),
+        ("a100-80gb-sxm", 50257, 1, False, 3),
+        ("h100-sxm", 50257, 1, False, 5),
         pytest.param("h100-sxm", 50264, 1, False, 1, id="8 x 6283"),
-        pytest.param("h100-sxm", 50264, 2, False, 3, id="25132 on each of two"),
+        pytest.param("h100-sxm", 50264, 2, False, 5, id="25132 on each of two"),
         ("h100-sxm", 50257, 1, True, 1),
         ("mi300x", 50257, 1, False, 1),
     ],
@@ -163,7 +164,9 @@ def test_copies_around_a_fused_attention() -> None:
 def test_a_head_of_an_odd_vocabulary(
     gpu: str, vocab: int, tp: int, *, pads: bool, times: float
 ) -> None:
-    """Its three products take three times as long where rows of logits are not aligned."""
+    """Its three products take three times as long, five on Hopper, where rows of logits are not
+    aligned.
+    """
     at = where(replace(GPT, vocab=vocab), tp, pads_vocabulary=pads)
     (head,) = (op for op in head_operations(at) if isinstance(op, Matmul))
     device = Device(load_gpu(gpu), load_kernels(gpu), Tuning(), RECIPES["bf16"])

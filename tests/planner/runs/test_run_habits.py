@@ -372,4 +372,6 @@ def test_words_of_a_row_that_say_what_a_gpt_runs() -> None:
     assert (today.own_gelu, today.biases, today.pads_vocabulary) == ((), "in_product", True)
     wide = engine_of({"framework": "a trainer", "fused_kernels": "autocast sums_biases"}).kernels
     assert (wide.wide_stream, wide.biases, wide.pads_vocabulary) == (True, "summed", False)
+    trainer = {"framework": "HF transformers (Trainer, DDP)", "gated_mlp": "0"}
+    assert engine_of(trainer | {"fused_kernels": "gelu_operators"}).kernels.own_gelu == (38.0, 59.0)
     assert engine_of({"framework": "JAX (MaxText)"}).kernels.pads_vocabulary
