@@ -5,10 +5,10 @@
     python -m benchmarks.accuracy.learn            the table of `SHOWN` and of sources that begin
                                                    beyond `FAR`, into docs/learn.md
     python -m benchmarks.accuracy.learn SUITE...   of that table the lines of these suites
-    python -m benchmarks.accuracy.learn --habits   all sources to first order by what ships, if the
-                                                   habits of their framework were stated; printed
+    python -m benchmarks.accuracy.learn --habits   all sources by what ships, if the habits of their
+                                                   framework were stated; printed
     python -m benchmarks.accuracy.learn --numbers  what one run, two and more are worth, of sources
-                                                   with `MANY` layouts, to first order; printed
+                                                   with `MANY` layouts; printed
 
 Each prices all runs first (two to four minutes of a core, with a bar), and learns the prior of each
 source from these prices (`benchmarks.accuracy.priors`).
@@ -19,8 +19,9 @@ error is the median over these. The two are drawn, or those that `meshplan learn
 
 `--choose` takes the shrinkage that does this best over the sources that are not in `SHOWN`, each
 alike, in the mean of both ways, what is worse than before counted twice, and counts how far off 8
-of 10 left-out runs are then, of both ways alike. There what two runs teach is found to first order
-(from the derivatives at the prior), in docs/learn.md exactly. In the table of all sources each is
+of 10 left-out runs are then, of both ways alike. There steps add up what constants scale
+(`benchmarks.accuracy.learn_sources.Scaled`), and no run is priced again; in docs/learn.md all are.
+In the table of all sources each is
 predicted by a shrinkage that was chosen without its suite.
 """
 
@@ -42,8 +43,8 @@ from benchmarks.accuracy.learn_sources import (
     own_rows,
     rows,
     sources,
+    without_prices,
 )
-from benchmarks.accuracy.priors import FREE
 from benchmarks.pages import ROOT, TABLES, put
 from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.toml_io import write_toml
@@ -53,7 +54,6 @@ from meshplan.planner.learn.shrink import (
     FILE,
     Shrinkage,
     Vector,
-    first_move,
     predicted_s,
     read_shrinkage,
     shrunk,
@@ -91,15 +91,9 @@ Errors = tuple[float, float, float]
 it is beyond the error before; the median of two drawn and of two asked for."""
 
 
-def to_first_order(draws: Iterable[Draw], by: Shrinkage) -> list[Vector]:
+def left_out(draws: Iterable[Draw], by: Shrinkage) -> list[Vector]:
     """ln(measured / predicted) of the left-out runs of each draw."""
-    covariance = by.covariance([each.name for each in FREE])
-    found = []
-    for seen, rest in draws:
-        errors, slopes = np.array([r.error for r in seen]), np.array([r.slope for r in seen])
-        move = first_move(errors, slopes, covariance, by)
-        found.append(np.array([row.error - row.slope @ move for row in rest]))
-    return found
+    return [without_prices(seen, rest, by) for seen, rest in draws]
 
 
 def size(logs: Vector) -> float:
@@ -138,7 +132,7 @@ def _errors_of(known: Mapping[Source, list[Row]], by: Shrinkage) -> dict[Source,
     found = {}
     for source, some in known.items():
         both = _both_ways(some, by, LEARNT_FROM)
-        one, other = ([*map(size, to_first_order(draws, by))] for draws in both)
+        one, other = ([*map(size, left_out(draws, by))] for draws in both)
         error, before = (mean(one) + mean(other)) / 2, size(np.array([row.error for row in some]))
         found[source] = (error + max(error - before, 0.0), median(one), median(other))
     return found
@@ -171,7 +165,7 @@ def _width(known: Sequence[Sequence[Row]], number: int, by: Shrinkage) -> float:
     one = by.model_copy(update={"widths": {1: 1.0}})
     for draws in (draws for some in known for draws in _both_ways(some, by, number) if draws):
         scales = [_range(one, seen) for seen, _ in draws]
-        found = [left / at for left, at in zip(to_first_order(draws, by), scales, strict=True)]
+        found = [left / at for left, at in zip(left_out(draws, by), scales, strict=True)]
         pooled.append(np.abs(np.concatenate(found)))
         weights.append(np.full(len(pooled[-1]), 1 / len(pooled[-1])))
     errors, share = np.concatenate(pooled), np.concatenate(weights)
@@ -195,7 +189,7 @@ def _range_of_own(by: Shrinkage, seen: Sequence[Row]) -> float:
     """The same by the runs themselves too, as `meshplan learn` says it."""
     others: list[Draw] = [([*seen[:at], *seen[at + 1 :]], [run]) for at, run in enumerate(seen)]
     enough = len(seen) >= FEWEST_TO_LEAVE_OUT
-    own = [float(left[0]) for left in to_first_order(others, by)] if enough else []
+    own = [float(left[0]) for left in left_out(others, by)] if enough else []
     return math.log(factor_of(own, math.exp(_range(by, seen))))
 
 
@@ -222,7 +216,7 @@ def _left_by(way: Sequence[list[Draw]], by: Shrinkage) -> tuple[Vector, float]:
     """The error of each source, and the share of left-out runs inside the range."""
     errors, inside = [], []
     for draws in way:
-        left = to_first_order(draws, by)
+        left = left_out(draws, by)
         errors.append(mean(map(size, left)))
         inside += [
             mean(float(np.mean(np.abs(logs) <= _range_of_own(by, seen))) for logs, (seen, _) in
