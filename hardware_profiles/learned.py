@@ -43,6 +43,7 @@ class LearnedRun(Frozen):
     before_s    the step as predicted with what ships
     after_s     the same with the learnt constants
     believed    whether it is learnt from: one that is far off alone is not
+    facts       what tells it from other runs (`planner.case.facts`)
     """
 
     log: str
@@ -55,6 +56,7 @@ class LearnedRun(Frozen):
     before_s: float = Field(gt=0)
     after_s: float = Field(gt=0)
     believed: bool = True
+    facts: dict[str, str] = Field(default_factory=dict)
 
 
 class Learned(Frozen):
@@ -73,6 +75,8 @@ class Learned(Frozen):
                       mean, weighed by the number of runs, of what left-out runs of other sources
                       say after learning from as many that were as far off, and of what these runs
                       do, each left out
+    apart             what ln(`factor`) is multiplied by, where as many facts as the key says, or
+                      more, differ from the nearest run's
     constants         what moved
     runs              what taught
     """
@@ -87,9 +91,17 @@ class Learned(Frozen):
     residual: float = Field(ge=0)
     left_out_error: float | None = Field(default=None, ge=0)
     factor: float = Field(ge=1)
+    apart: dict[int, float] = Field(default_factory=dict)
     constants: tuple[LearnedConstant, ...]
     runs: tuple[LearnedRun, ...] = Field(min_length=1)
 
     def values(self) -> dict[str, float]:
         """The learnt constants by name."""
         return {constant.name: constant.after for constant in self.constants}
+
+    def factor_at(self, nearest: int | None) -> float:
+        """`factor` of a plan so many of whose facts differ from the nearest run's that taught."""
+        if nearest is None or not self.apart:
+            return self.factor
+        reached = [facts for facts in self.apart if facts <= nearest]
+        return float(self.factor ** self.apart[max(reached, default=min(self.apart))])

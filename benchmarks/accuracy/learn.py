@@ -33,6 +33,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import mean, median
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from benchmarks.accuracy.learn_sources import (
     Draw,
@@ -49,6 +50,7 @@ from benchmarks.pages import ROOT, TABLES, put
 from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.toml_io import write_toml
 from meshplan.hardware_profiles.tunings import Tuning
+from meshplan.planner.case.facts import differing
 from meshplan.planner.learn.learn import FEWEST_TO_LEAVE_OUT, factor_of
 from meshplan.planner.learn.shrink import (
     FILE,
@@ -78,13 +80,16 @@ GRID = {
 GRID_DRAWS, NUMBERS, GOAL = 10, (1, 2, 3, 4, 6, 8), 0.08
 MANY = 8
 """As many layouts have the sources of `--numbers`; all but two of them are learnt from at most."""
+APART = (1, 2, 3, 4)
+"""Differing facts: no more, and four and more alike."""
 COMMAND = "python -m benchmarks.accuracy.learn --choose"
 DISTANCE = 0.5
 """Of 0.1 to 1 the one that holds as many runs of sources that begin beyond `FAR` as of others,
 left-out suites alike; the interval score of 0.2 and 0.3 is the same within two in a hundred.
 """
 NO_WIDTHS = {
-    "distance": DISTANCE, "widths": {}, "date": "", "rows": 0, "sources": 0, "command": COMMAND,
+    "distance": DISTANCE, "widths": {}, "apart": {}, "date": "", "rows": 0, "sources": 0,
+    "command": COMMAND,
 }  # fmt: skip
 Errors = tuple[float, float, float]
 """Of one source: the median error of left-out runs, mean over draws of both ways, and again what of
@@ -150,7 +155,8 @@ def _complete(best: Shrinkage, known: Sequence[list[Row]]) -> Shrinkage:
     """With how far off left-out runs of the sources that chose it are."""
     return best.model_copy(
         update={
-            "widths": {number: _width(known, number, best) for number in NUMBERS},
+            "widths": (widths := {number: _width(known, number, best) for number in NUMBERS}),
+            "apart": _apart(known, best.model_copy(update={"widths": widths})),
             "date": datetime.date.today().isoformat(),
             "rows": sum(map(len, known)), "sources": len(known),
         }
@@ -168,10 +174,32 @@ def _width(known: Sequence[Sequence[Row]], number: int, by: Shrinkage) -> float:
         found = [left / at for left, at in zip(left_out(draws, by), scales, strict=True)]
         pooled.append(np.abs(np.concatenate(found)))
         weights.append(np.full(len(pooled[-1]), 1 / len(pooled[-1])))
-    errors, share = np.concatenate(pooled), np.concatenate(weights)
-    order = np.argsort(errors)
+    return _percentile(np.concatenate(pooled), np.concatenate(weights))
+
+
+def _apart(known: Sequence[Sequence[Row]], by: Shrinkage) -> dict[int, float]:
+    """80th percentile of |ln(measured / predicted)| over the range's logarithm after two runs, by
+    how many facts of a left-out run differ from the nearest of the two, each source alike.
+    """
+    errors: dict[int, list[tuple[float, float]]] = {number: [] for number in APART}
+    for some in known:
+        draws = [*itertools.chain(*_both_ways(some, by, LEARNT_FROM))]
+        left = sum(len(rest) for _, rest in draws)
+        for (seen, rest), logs in zip(draws, left_out(draws, by), strict=True):
+            shares = np.abs(logs) / _range(by, seen)
+            for row, share in zip(rest, shares, strict=True):
+                nearest = min(differing(row.facts, run.facts) for run in seen)
+                reached = max((at for at in APART if at <= nearest), default=APART[0])
+                errors[reached].append((float(share), 1 / left))
+    return {number: _percentile(*zip(*some, strict=True)) for number, some in errors.items()}
+
+
+def _percentile(values: ArrayLike, weights: ArrayLike) -> float:
+    """The 80th of weighted values."""
+    found, share = np.asarray(values), np.asarray(weights)
+    order = np.argsort(found)
     reached = np.cumsum(share[order]) / share.sum()
-    return round(float(errors[order][np.searchsorted(reached, 0.8)]), 3)
+    return round(float(found[order][np.searchsorted(reached, 0.8)]), 3)
 
 
 def _both_ways(some: Sequence[Row], by: Shrinkage, number: int) -> tuple[list[Draw], list[Draw]]:

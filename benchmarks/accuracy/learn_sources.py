@@ -20,6 +20,7 @@ from benchmarks.accuracy.priors import FREE, Priors, engine_of, moved, priced
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.errors.intervals import STATE
 from meshplan.hardware_profiles.tunings import Tuning, gpu_family, load_fit
+from meshplan.planner.learn.cases import facts_of_run
 from meshplan.planner.learn.odd_runs import believed
 from meshplan.planner.learn.shrink import Shrinkage, Vector, likeliest, linearised
 from meshplan.planner.learn.teach import doubt_of, most_telling
@@ -49,6 +50,11 @@ class Row:
     prior: Tuning
     error: float
     slope: Vector
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What tells it from other runs."""
+        return facts_of_run(self.run)
 
     @property
     def source(self) -> Source:

@@ -10,7 +10,7 @@ import numpy as np
 from meshplan.hardware_profiles.learned import Learned, LearnedConstant, LearnedRun
 from meshplan.hardware_profiles.tunings import Tuning, load_fit
 from meshplan.planner.case.resolve import Case
-from meshplan.planner.learn.cases import LoggedRun, UnusableRun
+from meshplan.planner.learn.cases import LoggedRun, UnusableRun, facts_of_run
 from meshplan.planner.learn.shrink import (
     Shrinkage,
     Shrunk,
@@ -49,7 +49,7 @@ def learn(found: Sequence[LoggedRun], date: str, progress: Progress) -> Learned:
         residual=median(abs(math.expm1(-each)) for each in seen),
         left_out_error=median(abs(math.expm1(-each)) for each in left_out) if left_out else None,
         factor=factor_of(left_out, by.factor(learnt.errors)),
-        constants=_constants(runs, fit.tuning, learnt),
+        apart=by.apart, constants=_constants(runs, fit.tuning, learnt),
         runs=tuple(
             _row(each, predicted_s(each.run, fit.tuning), now, told=bool(told))
             for each, now, told in zip(found, after, learnt.believed, strict=True)
@@ -111,7 +111,7 @@ def _row(each: LoggedRun, before_s: float, after_s: float, *, told: bool) -> Lea
         log=str(each.log), config=str(each.config), layout=run.layout.label,
         gpus=run.layout.world_size, precision=run.training.precision, model=run.model.kind,
         measured_s=measured_step_s(run), before_s=before_s, after_s=after_s,
-        believed=told,
+        believed=told, facts=facts_of_run(run),
     )  # fmt: skip
 
 

@@ -82,6 +82,8 @@ class Shrinkage(Frozen):
     noise, freedom           of a run: sigma and nu
     distance                 D of the module's docstring
     widths                   w, by number of runs learnt from
+    apart                    what the range's logarithm is multiplied by, by how many facts of a
+                             layout differ from the nearest run's
     """
 
     matmul_deviation: float
@@ -92,6 +94,7 @@ class Shrinkage(Frozen):
     freedom: float
     distance: float
     widths: dict[int, float]
+    apart: dict[int, float]
     date: str
     rows: int
     sources: int
