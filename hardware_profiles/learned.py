@@ -71,10 +71,10 @@ class Learned(Frozen):
     prior             where the constants started
     residual          median |predicted / measured - 1| over the runs, after learning
     left_out_error    the same of each run predicted by what the others teach; None below three runs
-    factor            8 of 10 further runs lie between the prediction / `factor` and x `factor`: the
-                      mean, weighed by the number of runs, of what left-out runs of other sources
-                      say after learning from as many that were as far off, and of what these runs
-                      do, each left out
+    factor            8 of 10 further runs lie between the prediction / `factor` and x `factor`, all
+                      distances (`apart`) together: the mean, weighed by the number of runs, of what
+                      left-out runs of other sources say after learning from as many that were as
+                      far off, and of what these runs do, each left out
     apart             what ln(`factor`) is multiplied by, where as many facts as the key says, or
                       more, differ from the nearest run's
     constants         what moved

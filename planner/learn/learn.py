@@ -7,6 +7,7 @@ from statistics import median
 
 import numpy as np
 
+from meshplan.costmodels.units import counted
 from meshplan.hardware_profiles.learned import Learned, LearnedConstant, LearnedRun
 from meshplan.hardware_profiles.tunings import Tuning, load_fit
 from meshplan.planner.case.resolve import Case
@@ -116,5 +117,17 @@ def _row(each: LoggedRun, before_s: float, after_s: float, *, told: bool) -> Lea
 
 
 def interval_width(learned: Learned) -> str:
-    """The range that 8 of 10 further runs should fall into, as text."""
-    return f"{1 / learned.factor - 1:+.0%} to {learned.factor - 1:+.0%}"
+    """The range that 8 of 10 further runs should fall into, as text: of plans that are nearest to
+    these runs, and of those that are farthest.
+    """
+    if not learned.apart:
+        return _range(learned.factor)
+    near, far = min(learned.apart), max(learned.apart)
+    return (
+        f"{_range(learned.factor_at(near))} where up to {counted(near, 'fact')} of a plan "
+        f"differs from the nearest run's, {_range(learned.factor_at(far))} from {far} on"
+    )
+
+
+def _range(factor: float) -> str:
+    return f"{1 / factor - 1:+.0%} to {factor - 1:+.0%}"

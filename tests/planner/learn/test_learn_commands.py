@@ -27,7 +27,7 @@ from meshplan.planner.cli.check import tools
 from meshplan.planner.cli.main import app
 from meshplan.planner.learn import teach
 from meshplan.planner.learn.cases import LogSource, measured_run
-from meshplan.planner.learn.learn import learn
+from meshplan.planner.learn.learn import interval_width, learn
 from meshplan.planner.learn.report import _outside
 
 
@@ -135,6 +135,10 @@ def test_a_range_is_wider_far_from_what_ran(logs: list[str]) -> None:
     ):  # fmt: skip
         found = learned_interval(learned, asked, usual, {**own, **changed})
         assert (1 / found.low, found.high) == pytest.approx((1.2**power, 1.2**power))
+    assert interval_width(learned) == (
+        "-14% to +16% where up to 1 fact of a plan differs from the nearest run's, "
+        "-24% to +31% from 3 on"
+    )
     before = [run.model_copy(update={"facts": {}}) for run in learned.runs]
     old = learned.model_copy(update={"runs": tuple(before)})
     assert learned_interval(old, asked, usual, own).high == 1.2
