@@ -5,6 +5,7 @@ evidence.
 constants of that engine on that GPU (`tunings`), and says how far off predictions are then.
 """
 
+from collections.abc import Collection
 from typing import Literal
 
 from pydantic import Field
@@ -103,5 +104,9 @@ class Learned(Frozen):
         """`factor` of a plan so many of whose facts differ from the nearest run's that taught."""
         if nearest is None or not self.apart:
             return self.factor
-        reached = [facts for facts in self.apart if facts <= nearest]
-        return float(self.factor ** self.apart[max(reached, default=min(self.apart))])
+        return float(self.factor ** self.apart[reached(self.apart, nearest)])
+
+
+def reached(numbers: Collection[int], nearest: int) -> int:
+    """Of numbers of differing facts, the largest up to `nearest`; the least below all."""
+    return max((number for number in numbers if number <= nearest), default=min(numbers))

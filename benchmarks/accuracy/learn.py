@@ -48,6 +48,7 @@ from benchmarks.accuracy.learn_sources import (
 )
 from benchmarks.pages import ROOT, TABLES, put
 from benchmarks.usage import check_usage
+from meshplan.hardware_profiles.learned import reached
 from meshplan.hardware_profiles.toml_io import write_toml
 from meshplan.hardware_profiles.tunings import Tuning
 from meshplan.planner.case.facts import differing
@@ -188,10 +189,13 @@ def _apart(known: Sequence[Sequence[Row]], by: Shrinkage) -> dict[int, float]:
         for (seen, rest), logs in zip(draws, left_out(draws, by), strict=True):
             shares = np.abs(logs) / _range(by, seen)
             for row, share in zip(rest, shares, strict=True):
-                nearest = min(differing(row.facts, run.facts) for run in seen)
-                reached = max((at for at in APART if at <= nearest), default=APART[0])
-                errors[reached].append((float(share), 1 / left))
+                errors[reached(APART, _nearest(row, seen))].append((float(share), 1 / left))
     return {number: _percentile(*zip(*some, strict=True)) for number, some in errors.items()}
+
+
+def _nearest(row: Row, seen: Sequence[Row]) -> int:
+    """How many of its facts differ from the nearest run's."""
+    return min(differing(row.facts, run.facts) for run in seen)
 
 
 def _percentile(values: ArrayLike, weights: ArrayLike) -> float:
@@ -301,10 +305,11 @@ def exactly(draws: Iterable[Draw], prior: Tuning, by: Shrinkage) -> tuple[list[f
     for seen, rest in draws:
         found = shrunk([row.run for row in seen], prior, by)
         every = math.ceil(len(rest) / MOST_PREDICTED)
-        logs = np.array([_log(row.run, found.tuning) for row in rest[::every]])
-        widest = math.log(by.factor(found.errors))
+        some = rest[::every]
+        logs = np.array([_log(row.run, found.tuning) for row in some])
+        apart = np.array([by.apart[reached(by.apart, _nearest(row, seen))] for row in some])
         errors.append(size(logs))
-        inside.append(float(np.mean(np.abs(logs) <= widest)))
+        inside.append(float(np.mean(np.abs(logs) <= math.log(by.factor(found.errors)) * apart)))
     return errors, inside
 
 
