@@ -5,10 +5,10 @@
     python -m benchmarks.accuracy.learn            the table of `SHOWN` and of sources that begin
                                                    beyond `FAR`, into docs/learn.md
     python -m benchmarks.accuracy.learn SUITE...   of that table the lines of these suites
-    python -m benchmarks.accuracy.learn --habits   all sources to first order by what ships, if the
-                                                   habits of their framework were stated; printed
+    python -m benchmarks.accuracy.learn --habits   all sources by what ships, if the habits of their
+                                                   framework were stated; printed
     python -m benchmarks.accuracy.learn --numbers  what one run, two and more are worth, of sources
-                                                   with `MANY` layouts, to first order; printed
+                                                   with `MANY` layouts; printed
 
 Each prices all runs first (two to four minutes of a core, with a bar), and learns the prior of each
 source from these prices (`benchmarks.accuracy.priors`).
@@ -19,8 +19,9 @@ error is the median over these. The two are drawn, or those that `meshplan learn
 
 `--choose` takes the shrinkage that does this best over the sources that are not in `SHOWN`, each
 alike, in the mean of both ways, what is worse than before counted twice, and counts how far off 8
-of 10 left-out runs are then, of both ways alike. There what two runs teach is found to first order
-(from the derivatives at the prior), in docs/learn.md exactly. In the table of all sources each is
+of 10 left-out runs are then, of both ways alike. There steps add up what constants scale
+(`benchmarks.accuracy.learn_sources.Scaled`), and no run is priced again; in docs/learn.md all are.
+In the table of all sources each is
 predicted by a shrinkage that was chosen without its suite.
 """
 
@@ -32,6 +33,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import mean, median
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from benchmarks.accuracy.learn_sources import (
     Draw,
@@ -42,18 +44,19 @@ from benchmarks.accuracy.learn_sources import (
     own_rows,
     rows,
     sources,
+    without_prices,
 )
-from benchmarks.accuracy.priors import FREE
 from benchmarks.pages import ROOT, TABLES, put
 from benchmarks.usage import check_usage
+from meshplan.hardware_profiles.learned import reached
 from meshplan.hardware_profiles.toml_io import write_toml
 from meshplan.hardware_profiles.tunings import Tuning
+from meshplan.planner.case.facts import differing
 from meshplan.planner.learn.learn import FEWEST_TO_LEAVE_OUT, factor_of
 from meshplan.planner.learn.shrink import (
     FILE,
     Shrinkage,
     Vector,
-    first_move,
     predicted_s,
     read_shrinkage,
     shrunk,
@@ -78,28 +81,25 @@ GRID = {
 GRID_DRAWS, NUMBERS, GOAL = 10, (1, 2, 3, 4, 6, 8), 0.08
 MANY = 8
 """As many layouts have the sources of `--numbers`; all but two of them are learnt from at most."""
+APART = (1, 2, 3, 4)
+"""Differing facts: no more, and four and more alike."""
 COMMAND = "python -m benchmarks.accuracy.learn --choose"
 DISTANCE = 0.5
 """Of 0.1 to 1 the one that holds as many runs of sources that begin beyond `FAR` as of others,
 left-out suites alike; the interval score of 0.2 and 0.3 is the same within two in a hundred.
 """
 NO_WIDTHS = {
-    "distance": DISTANCE, "widths": {}, "date": "", "rows": 0, "sources": 0, "command": COMMAND,
+    "distance": DISTANCE, "widths": {}, "apart": {}, "date": "", "rows": 0, "sources": 0,
+    "command": COMMAND,
 }  # fmt: skip
 Errors = tuple[float, float, float]
 """Of one source: the median error of left-out runs, mean over draws of both ways, and again what of
 it is beyond the error before; the median of two drawn and of two asked for."""
 
 
-def to_first_order(draws: Iterable[Draw], by: Shrinkage) -> list[Vector]:
+def left_out(draws: Iterable[Draw], by: Shrinkage) -> list[Vector]:
     """ln(measured / predicted) of the left-out runs of each draw."""
-    covariance = by.covariance([each.name for each in FREE])
-    found = []
-    for seen, rest in draws:
-        errors, slopes = np.array([r.error for r in seen]), np.array([r.slope for r in seen])
-        move = first_move(errors, slopes, covariance, by)
-        found.append(np.array([row.error - row.slope @ move for row in rest]))
-    return found
+    return [without_prices(seen, rest, by) for seen, rest in draws]
 
 
 def size(logs: Vector) -> float:
@@ -138,7 +138,7 @@ def _errors_of(known: Mapping[Source, list[Row]], by: Shrinkage) -> dict[Source,
     found = {}
     for source, some in known.items():
         both = _both_ways(some, by, LEARNT_FROM)
-        one, other = ([*map(size, to_first_order(draws, by))] for draws in both)
+        one, other = ([*map(size, left_out(draws, by))] for draws in both)
         error, before = (mean(one) + mean(other)) / 2, size(np.array([row.error for row in some]))
         found[source] = (error + max(error - before, 0.0), median(one), median(other))
     return found
@@ -156,7 +156,8 @@ def _complete(best: Shrinkage, known: Sequence[list[Row]]) -> Shrinkage:
     """With how far off left-out runs of the sources that chose it are."""
     return best.model_copy(
         update={
-            "widths": {number: _width(known, number, best) for number in NUMBERS},
+            "widths": (widths := {number: _width(known, number, best) for number in NUMBERS}),
+            "apart": _apart(known, best.model_copy(update={"widths": widths})),
             "date": datetime.date.today().isoformat(),
             "rows": sum(map(len, known)), "sources": len(known),
         }
@@ -171,13 +172,38 @@ def _width(known: Sequence[Sequence[Row]], number: int, by: Shrinkage) -> float:
     one = by.model_copy(update={"widths": {1: 1.0}})
     for draws in (draws for some in known for draws in _both_ways(some, by, number) if draws):
         scales = [_range(one, seen) for seen, _ in draws]
-        found = [left / at for left, at in zip(to_first_order(draws, by), scales, strict=True)]
+        found = [left / at for left, at in zip(left_out(draws, by), scales, strict=True)]
         pooled.append(np.abs(np.concatenate(found)))
         weights.append(np.full(len(pooled[-1]), 1 / len(pooled[-1])))
-    errors, share = np.concatenate(pooled), np.concatenate(weights)
-    order = np.argsort(errors)
+    return _percentile(np.concatenate(pooled), np.concatenate(weights))
+
+
+def _apart(known: Sequence[Sequence[Row]], by: Shrinkage) -> dict[int, float]:
+    """80th percentile of |ln(measured / predicted)| over the range's logarithm after two runs, by
+    how many facts of a left-out run differ from the nearest of the two, each source alike.
+    """
+    errors: dict[int, list[tuple[float, float]]] = {number: [] for number in APART}
+    for some in known:
+        draws = [*itertools.chain(*_both_ways(some, by, LEARNT_FROM))]
+        left = sum(len(rest) for _, rest in draws)
+        for (seen, rest), logs in zip(draws, left_out(draws, by), strict=True):
+            shares = np.abs(logs) / _range(by, seen)
+            for row, share in zip(rest, shares, strict=True):
+                errors[reached(APART, _nearest(row, seen))].append((float(share), 1 / left))
+    return {number: _percentile(*zip(*some, strict=True)) for number, some in errors.items()}
+
+
+def _nearest(row: Row, seen: Sequence[Row]) -> int:
+    """How many of its facts differ from the nearest run's."""
+    return min(differing(row.facts, run.facts) for run in seen)
+
+
+def _percentile(values: ArrayLike, weights: ArrayLike) -> float:
+    """The 80th of weighted values."""
+    found, share = np.asarray(values), np.asarray(weights)
+    order = np.argsort(found)
     reached = np.cumsum(share[order]) / share.sum()
-    return round(float(errors[order][np.searchsorted(reached, 0.8)]), 3)
+    return round(float(found[order][np.searchsorted(reached, 0.8)]), 3)
 
 
 def _both_ways(some: Sequence[Row], by: Shrinkage, number: int) -> tuple[list[Draw], list[Draw]]:
@@ -195,7 +221,7 @@ def _range_of_own(by: Shrinkage, seen: Sequence[Row]) -> float:
     """The same by the runs themselves too, as `meshplan learn` says it."""
     others: list[Draw] = [([*seen[:at], *seen[at + 1 :]], [run]) for at, run in enumerate(seen)]
     enough = len(seen) >= FEWEST_TO_LEAVE_OUT
-    own = [float(left[0]) for left in to_first_order(others, by)] if enough else []
+    own = [float(left[0]) for left in left_out(others, by)] if enough else []
     return math.log(factor_of(own, math.exp(_range(by, seen))))
 
 
@@ -222,7 +248,7 @@ def _left_by(way: Sequence[list[Draw]], by: Shrinkage) -> tuple[Vector, float]:
     """The error of each source, and the share of left-out runs inside the range."""
     errors, inside = [], []
     for draws in way:
-        left = to_first_order(draws, by)
+        left = left_out(draws, by)
         errors.append(mean(map(size, left)))
         inside += [
             mean(float(np.mean(np.abs(logs) <= _range_of_own(by, seen))) for logs, (seen, _) in
@@ -279,10 +305,11 @@ def exactly(draws: Iterable[Draw], prior: Tuning, by: Shrinkage) -> tuple[list[f
     for seen, rest in draws:
         found = shrunk([row.run for row in seen], prior, by)
         every = math.ceil(len(rest) / MOST_PREDICTED)
-        logs = np.array([_log(row.run, found.tuning) for row in rest[::every]])
-        widest = math.log(by.factor(found.errors))
+        some = rest[::every]
+        logs = np.array([_log(row.run, found.tuning) for row in some])
+        apart = np.array([by.apart[reached(by.apart, _nearest(row, seen))] for row in some])
         errors.append(size(logs))
-        inside.append(float(np.mean(np.abs(logs) <= widest)))
+        inside.append(float(np.mean(np.abs(logs) <= math.log(by.factor(found.errors)) * apart)))
     return errors, inside
 
 

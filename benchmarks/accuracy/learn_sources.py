@@ -16,11 +16,13 @@ from pathlib import Path
 import numpy as np
 from rich.progress import track
 
-from benchmarks.accuracy.priors import FREE, Priors, engine_of, priced
+from benchmarks.accuracy.priors import FREE, Priors, engine_of, moved, priced
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.errors.intervals import STATE
 from meshplan.hardware_profiles.tunings import Tuning, gpu_family, load_fit
-from meshplan.planner.learn.shrink import Shrinkage, Vector, linearised
+from meshplan.planner.learn.cases import facts_of_run
+from meshplan.planner.learn.odd_runs import believed
+from meshplan.planner.learn.shrink import Shrinkage, Vector, likeliest, linearised
 from meshplan.planner.learn.teach import doubt_of, most_telling
 from meshplan.planner.runs.fit import WIDE
 from meshplan.planner.runs.learning import Indices, layout_of
@@ -30,6 +32,7 @@ from meshplan.planner.runs.runs import BUILT_IN, Run, read_runs, run_of
 OTHERS = tuple(BUILT_IN.parent / name for name in ("elsewhere.csv", "internlm.csv", "lora.csv"))
 FEWEST_LAYOUTS, MOST_ROWS = 4, 150
 CANDIDATES = 8
+NAMES = [each.name for each in FREE]
 Source = tuple[str, str, str]
 """The suite, the engine and the GPU."""
 
@@ -47,6 +50,11 @@ class Row:
     prior: Tuning
     error: float
     slope: Vector
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What tells it from other runs."""
+        return facts_of_run(self.run)
 
     @property
     def source(self) -> Source:
@@ -102,6 +110,43 @@ def own_rows() -> list[Row]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """Runs whose steps add up what constants scale (`benchmarks.accuracy.priors`); x: logarithms of
+    what the constants are multiplied by. What another part hides stays hidden.
+
+    first   ln(measured / predicted) at x = 0
+    shares  d ln(predicted) / d x there, the share of the step that each constant scales
+    """
+
+    first: Vector
+    shares: Vector
+
+    def errors(self, x: Vector) -> Vector:
+        """ln(measured / predicted)."""
+        return np.asarray(self.first - moved(self.shares, np.exp(x)))
+
+    def slopes(self, x: Vector) -> Vector:
+        """d ln(predicted) / d x."""
+        times = np.exp(x)
+        return np.asarray(self.shares * times / np.exp(moved(self.shares, times))[:, None])
+
+
+def scaled(some: Sequence[Row]) -> Scaled:
+    """The rows, around their prior."""
+    return Scaled(np.array([row.error for row in some]), np.array([row.slope for row in some]))
+
+
+def without_prices(seen: Sequence[Row], rest: Sequence[Row], by: Shrinkage) -> Vector:
+    """ln(measured / predicted) of `rest` after learning from `seen` as `meshplan learn` does, but
+    for what is hidden behind something else, and changes places with it.
+    """
+    told = believed(np.array([row.error for row in seen]))
+    known = scaled([row for row, counts in zip(seen, told, strict=True) if counts])
+    x = likeliest(known, np.zeros(len(FREE)), known.first, by.covariance(NAMES), by)[0]
+    return scaled(rest).errors(x)
+
+
 def sources(every: Sequence[Row]) -> dict[Source, list[Row]]:
     """Rows by source, of sources with enough layouts."""
     found: dict[Source, list[Row]] = defaultdict(list)
@@ -131,7 +176,7 @@ def asked_for(some: Sequence[Row], by: Shrinkage, times: int, number: int = 2) -
     layouts, rng = _by_layout(some)
     if len(layouts) <= number:
         return
-    covariance = by.covariance([each.name for each in FREE])
+    covariance = by.covariance(NAMES)
     first = [rows[0] for rows in layouts.values()]
     for _ in range(times if len(layouts) > CANDIDATES else 1):
         known = rng.choice(len(first), min(CANDIDATES, len(first)), replace=False)

@@ -12,6 +12,7 @@ from meshplan.hardware_profiles.profile_file import first_fault
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.hardware_profiles.tunings import Tuning
 from meshplan.planner.case.config_files import text_of
+from meshplan.planner.case.facts import Facts, differing
 from meshplan.planner.case.plan_file import SCALAR_ERRORS
 from meshplan.planner.case.reading import UnreadableConfig
 from meshplan.planner.case.settings import one_line
@@ -62,9 +63,12 @@ def with_learned(engine: Engine, cluster: Cluster, path: Path) -> Engine:
     return engine.model_copy(update={"learned": learned})
 
 
-def learned_interval(learned: Learned, asked: Asked, usual: Interval) -> Interval:
-    """Around a step time. What no run that is learnt from covers (precision, kind of model,
-    `FARTHER` times the GPUs) is not known better than without the runs.
+def learned_interval(
+    learned: Learned, asked: Asked, usual: Interval, facts: Facts | None = None
+) -> Interval:
+    """Around a step time, the wider the more `facts` differ from the nearest run's. What no run
+    that is learnt from covers (precision, kind of model, `FARTHER` times the GPUs) is not known
+    better than without the runs.
     """
     taught = [run for run in learned.runs if run.believed]
     covered = {
@@ -73,7 +77,9 @@ def learned_interval(learned: Learned, asked: Asked, usual: Interval) -> Interva
         f"{asked.gpus:,} GPUs": any(asked.gpus <= FARTHER * run.gpus for run in taught),
     }
     outside = tuple(name for name, found in covered.items() if not found)
-    low, high = 1 / learned.factor, learned.factor
+    far = [differing(facts, run.facts) for run in taught if run.facts] if facts else []
+    high = learned.factor_at(min(far, default=None))
+    low = 1 / high
     if outside:
         low, high = min(low, usual.low), max(high, usual.high)
     return Interval(low, high, len(taught), outside)

@@ -11,6 +11,7 @@ from meshplan.hardware_profiles.errors.intervals import (
 )
 from meshplan.hardware_profiles.errors.memory_needs import chances_of
 from meshplan.planner.case.error_class import error_depends_on
+from meshplan.planner.case.facts import facts_of
 from meshplan.planner.case.learned_file import learned_interval
 from meshplan.planner.case.memory_limit import limit_bytes
 from meshplan.planner.case.plan_file import Prediction, StageMemory
@@ -88,7 +89,9 @@ def _time_interval(step_model: StepModel, asked: Asked) -> Interval:
     engine, gpu = step_model.setting.engine, step_model.setting.cluster.gpu.name
     usual = step_time_interval(asked)
     if engine.learned and engine.learned.gpu == gpu:
-        return learned_interval(engine.learned, asked, usual)
+        setting = step_model.setting
+        facts = facts_of(step_model.layout, setting.training, setting.model.name)
+        return learned_interval(engine.learned, asked, usual, facts)
     return usual
 
 

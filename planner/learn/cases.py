@@ -12,6 +12,7 @@ from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.units import GIB
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.case.config_files import text_of
+from meshplan.planner.case.facts import facts_of
 from meshplan.planner.case.missing import MissingFacts
 from meshplan.planner.case.plan_file import IS_PLAN, Plan, UnreadablePlan
 from meshplan.planner.case.predict import stage_memory, step_model_of
@@ -203,6 +204,11 @@ def run_of_case(path: Path, case: Case, measured: Measured = UNMEASURED) -> Run:
         layout=case.layout, cluster=case.cluster, engine=case.engine, measured=measured,
         assumed=(),
     )  # fmt: skip
+
+
+def facts_of_run(run: Run) -> dict[str, str]:
+    """What tells a run from others."""
+    return facts_of(run.layout, run.training, run.model.name)
 
 
 def case_at(path: Path, source: LogSource) -> Case:

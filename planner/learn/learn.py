@@ -7,10 +7,11 @@ from statistics import median
 
 import numpy as np
 
+from meshplan.costmodels.units import counted
 from meshplan.hardware_profiles.learned import Learned, LearnedConstant, LearnedRun
 from meshplan.hardware_profiles.tunings import Tuning, load_fit
 from meshplan.planner.case.resolve import Case
-from meshplan.planner.learn.cases import LoggedRun, UnusableRun
+from meshplan.planner.learn.cases import LoggedRun, UnusableRun, facts_of_run
 from meshplan.planner.learn.shrink import (
     Shrinkage,
     Shrunk,
@@ -49,7 +50,7 @@ def learn(found: Sequence[LoggedRun], date: str, progress: Progress) -> Learned:
         residual=median(abs(math.expm1(-each)) for each in seen),
         left_out_error=median(abs(math.expm1(-each)) for each in left_out) if left_out else None,
         factor=factor_of(left_out, by.factor(learnt.errors)),
-        constants=_constants(runs, fit.tuning, learnt),
+        apart=by.apart, constants=_constants(runs, fit.tuning, learnt),
         runs=tuple(
             _row(each, predicted_s(each.run, fit.tuning), now, told=bool(told))
             for each, now, told in zip(found, after, learnt.believed, strict=True)
@@ -111,10 +112,22 @@ def _row(each: LoggedRun, before_s: float, after_s: float, *, told: bool) -> Lea
         log=str(each.log), config=str(each.config), layout=run.layout.label,
         gpus=run.layout.world_size, precision=run.training.precision, model=run.model.kind,
         measured_s=measured_step_s(run), before_s=before_s, after_s=after_s,
-        believed=told,
+        believed=told, facts=facts_of_run(run),
     )  # fmt: skip
 
 
 def interval_width(learned: Learned) -> str:
-    """The range that 8 of 10 further runs should fall into, as text."""
-    return f"{1 / learned.factor - 1:+.0%} to {learned.factor - 1:+.0%}"
+    """The range that 8 of 10 further runs should fall into, as text: of plans that are nearest to
+    these runs, and of those that are farthest.
+    """
+    if not learned.apart:
+        return _range(learned.factor)
+    near, far = min(learned.apart), max(learned.apart)
+    return (
+        f"{_range(learned.factor_at(near))} where up to {counted(near, 'fact')} of a plan "
+        f"differs from the nearest run's, {_range(learned.factor_at(far))} from {far} on"
+    )
+
+
+def _range(factor: float) -> str:
+    return f"{1 / factor - 1:+.0%} to {factor - 1:+.0%}"

@@ -55,7 +55,7 @@ def print_learned(learned: Learned, found: Sequence[LoggedRun], console: Console
     )  # fmt: skip
     _say(
         console,
-        f"range for 8 of 10 further runs: {interval_width(learned)} of the prediction "
+        f"range for 8 of 10 further runs, of the prediction: {interval_width(learned)} "
         "(docs/learn.md: how often it held)",
     )
     if outside := list(_outside(learned)):

@@ -31,7 +31,7 @@ import tomllib
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +82,8 @@ class Shrinkage(Frozen):
     noise, freedom           of a run: sigma and nu
     distance                 D of the module's docstring
     widths                   w, by number of runs learnt from
+    apart                    what the range's logarithm is multiplied by, by how many facts of a
+                             layout differ from the nearest run's
     """
 
     matmul_deviation: float
@@ -92,6 +94,7 @@ class Shrinkage(Frozen):
     freedom: float
     distance: float
     widths: dict[int, float]
+    apart: dict[int, float]
     date: str
     rows: int
     sources: int
@@ -158,32 +161,65 @@ def shrunk(runs: Sequence[Run], prior: Tuning, by: Shrinkage) -> Shrunk:
     first = errors_at(runs, prior)
     told = believed(first)
     some = [run for run, counts in zip(runs, told, strict=True) if counts]
-    at = _Posterior(some, prior, free, by.covariance(names), by, allowed(first[told]))
-    x, doubt = at.found(centre, first[told])
-    kept = doubt / np.sqrt(np.diag(at.covariance))
+    covariance = by.covariance(names)
+    x, doubt = likeliest(_Priced(some, prior, free), centre, first[told], covariance, by)
+    kept = doubt / np.sqrt(np.diag(covariance))
     return Shrunk(
         tuning_at(prior, free, x), dict(zip(names, map(float, doubt), strict=True)),
         dict(zip(names, map(float, kept), strict=True)), first, told,
     )  # fmt: skip
 
 
+class Predictions(Protocol):
+    """Runs as they are predicted where the logarithms of constants are x."""
+
+    def errors(self, x: Vector) -> Vector:
+        """ln(measured / predicted) of each run."""
+
+    def slopes(self, x: Vector) -> Vector:
+        """d ln(predicted) / d x, of runs and constants."""
+
+
 @dataclass(frozen=True, slots=True)
-class _Posterior:
-    """Of the constants `free`, whose logarithms are x; `allowed`: how far off each run may be."""
+class _Priced:
+    """Runs as the cost model prices them, with the constants `free` at exp(x)."""
 
     runs: Sequence[Run]
     prior: Tuning
     free: Sequence[Constant]
+
+    def errors(self, x: Vector) -> Vector:
+        return errors_at(self.runs, tuning_at(self.prior, self.free, x))
+
+    def slopes(self, x: Vector) -> Vector:
+        return linearised(self.runs, tuning_at(self.prior, self.free, x), self.free)[1]
+
+
+def likeliest(
+    runs: Predictions, centre: Vector, first: Vector, covariance: Vector, by: Shrinkage
+) -> tuple[Vector, Vector]:
+    """The likeliest x of runs that are believed, from the prior's, the `centre`, where they are
+    `first` off; and the doubt left.
+    """
+    return Posterior(runs, centre, covariance, by, allowed(first)).found(first)
+
+
+@dataclass(frozen=True, slots=True)
+class Posterior:
+    """Of x, `centre` by the prior; `allowed`: how far off each run may be."""
+
+    runs: Predictions
+    centre: Vector
     covariance: Vector
     by: Shrinkage
     allowed: Vector
 
-    def found(self, centre: Vector, first: Vector) -> tuple[Vector, Vector]:
+    def found(self, first: Vector) -> tuple[Vector, Vector]:
         """The likeliest x, from the prior's, where runs are `first` off; and the doubt left."""
-        x, errors = centre, first
+        x, errors, centre = self.centre, first, self.centre
         farthest = FARTHEST * np.sqrt(np.diag(self.covariance))
         for _ in range(PASSES):
-            jacobian = linearised(self.runs, tuning_at(self.prior, self.free, x), self.free)[1]
+            jacobian = self.runs.slopes(x)
             seen = errors + jacobian @ (x - centre)  # as if predicted at the centre
             move, doubt = most_likely(seen, jacobian, self.covariance, self.by, self.allowed)
             nearer = self.nearer(x, errors, centre + np.clip(move, -farthest, farthest))
@@ -200,19 +236,15 @@ class _Posterior:
         worst = self._loss(x, errors)
         for step in STEPS:
             found = x + step * (target - x)
-            there = self.errors(found)
+            there = self.runs.errors(found)
             within = bool(np.all(np.abs(there) <= self.allowed + SLACK))
             if within and self._loss(found, there) < worst - SMALLEST_GAIN:
                 return found, there
         return None
 
-    def errors(self, x: Vector) -> Vector:
-        """ln(measured / predicted) of each run at x."""
-        return errors_at(self.runs, tuning_at(self.prior, self.free, x))
-
     def _loss(self, x: Vector, errors: Vector) -> float:
         """-ln of the density of x and the runs, but for what does not depend on x."""
-        moved = x - np.log([getattr(self.prior, each.name) for each in self.free])
+        moved = x - self.centre
         far = float(moved @ np.linalg.solve(self.covariance, moved)) / 2
         nu, odd = self.by.freedom, np.square(errors / self.by.noise)
         return far + (nu + 1) / 2 * float(np.sum(np.log1p(odd / nu)))
@@ -258,13 +290,6 @@ def linearised(
     logs = np.log(times).reshape(len(runs), len(shifted))
     measured = np.log([run.measured.step_time_s or math.nan for run in runs])
     return measured - logs[:, 0], (logs[:, 1:] - logs[:, :1]) / DIFFERENCE
-
-
-def first_move(errors: Vector, jacobian: Vector, covariance: Vector, by: Shrinkage) -> Vector:
-    """u to first order: of the runs that are believed, none left farther off than allowed."""
-    told = believed(errors)
-    some, slopes = errors[told], jacobian[told]
-    return most_likely(some, slopes, covariance, by, allowed(some))[0]
 
 
 def most_likely(

@@ -13,19 +13,18 @@ docs/accuracy_history.md, "Ranges and `learn`".
 """
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
-from operator import ne
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from meshplan.costmodels.layout import CHOSEN_AXES
 from meshplan.costmodels.units import counted
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.tunings import load_fit
+from meshplan.planner.case.facts import differing
 from meshplan.planner.case.resolve import Case
-from meshplan.planner.learn.cases import UnusableRun, run_of_case
+from meshplan.planner.learn.cases import UnusableRun, facts_of_run, run_of_case
 from meshplan.planner.learn.learn import check_alike
 from meshplan.planner.learn.shrink import Vector, linearised, shipped, telling
 from meshplan.planner.runs.runs import Run
@@ -141,17 +140,7 @@ def _deviations(variances: Vector) -> Vector:
 
 def doubt_of(runs: Sequence[Run], slopes: Vector, covariance: Vector) -> Vector:
     """The covariance of ln(step) of `runs`; `slopes`: J, of runs and constants."""
-    facts = [_facts(run) for run in runs]
-    apart = np.array([[sum(map(ne, one, other)) for other in facts] for one in facts])
+    facts = [facts_of_run(run) for run in runs]
+    apart = np.array([[differing(one, other) for other in facts] for one in facts])
     shared = UNEXPLAINED**2 * np.exp(-apart / FEW_FACTS)
     return np.asarray(slopes @ covariance @ slopes.T + shared)
-
-
-def _facts(run: Run) -> tuple[Hashable, ...]:
-    """What of a run the number n counts."""
-    layout, training = run.layout, run.training
-    axes = (getattr(layout, axis) for axis in CHOSEN_AXES)
-    return (
-        *axes, layout.world_size, run.model.name, training.seq_len, training.precision,
-        training.lora,
-    )  # fmt: skip

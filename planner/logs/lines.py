@@ -1,29 +1,37 @@
 """Lines as a framework printed them, without what runs around it adds.
 
-    colours     ANSI's, wherever they are
+    colours     ANSI's, and what else moves a terminal's cursor, wherever they are; also where the
+                escape sign is spelt out ("\\u001b[32m", "^[[32m") or was lost ("[32m")
     containers  {"log": "...\\n", "stream": "stderr", "time": "..."} of Docker's json-file driver;
                 {"textPayload": "...", ...} of Google Cloud's log
     stamps      2026-03-01T12:00:00.123456789Z [stdout F ]: of `docker logs -t`, of Kubernetes' CRI
     labels      `[rank3]:` and `[default3]:` of torchrun, `3: ` of `srun --label`, `worker-3: ` of
-                pdsh
+                pdsh, `[pod/worker-3/trainer] ` of `kubectl logs --prefix`, `trainer-3  | ` of
+                Docker Compose, `trainer/3 ` of TorchX
 
 Lines of several ranks come late by any number of steps, as each is buffered alone: each rank's are
 a log of their own (`by_rank`).
 
-Sources: pytorch/pytorch `torch/distributed/elastic/multiprocessing/tail_log.py`; Slurm's srun(1);
-moby/moby `daemon/logger/jsonfilelog`; kubernetes/design-proposals-archive
-`node/kubelet-cri-logging.md`.
+Sources: ECMA-48 (5.4, control sequences); pytorch/pytorch
+`torch/distributed/elastic/multiprocessing/tail_log.py`; Slurm's srun(1); moby/moby
+`daemon/logger/jsonfilelog`; kubernetes/design-proposals-archive `node/kubelet-cri-logging.md`;
+kubernetes/kubectl `pkg/cmd/logs/logs.go` (prefix); docker/compose `cmd/formatter/logs.go`;
+pytorch/torchx `torchx/cli/cmd_log.py`.
 """
 
 import json
 import re
 
-COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_ESCAPE = r"(?:\x1b|\u241b|\^\[|\\u001[bB]|\\x1[bB]|\\033)"
+COLOUR = re.compile(rf"{_ESCAPE}\[[0-9;:?]{{0,30}}[A-Za-z]|\[\d{{1,3}}(?:;\d{{1,3}}){{0,9}}m")
 _STAMP = re.compile(
     r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]{0,10}(?:Z|[+-]\d\d:\d\d) (?:std(?:out|err) [FP] )?",
     re.M,
 )
-_LABEL = re.compile(r"(?:\[(?:rank|default)\d{1,6}\]: ?|\d{1,6}: |[a-zA-Z][\w.-]{0,80}\d: )")
+_LABEL = re.compile(
+    r"(?:\[(?:rank|default)\d{1,6}\]: ?|\d{1,6}: |[a-zA-Z][\w.-]{0,80}\d(?:: | {1,40}\| )|"
+    r"\[pod/[\w.-]{1,253}/[\w.-]{1,63}\] |[a-zA-Z][\w.-]{0,80}/\d{1,6} )"
+)
 _PAYLOADS = ("log", "textPayload")
 
 

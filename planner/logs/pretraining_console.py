@@ -1,4 +1,4 @@
-"""Step time and memory out of the lines of three frameworks of pretraining.
+"""Step time and memory out of the lines of four programs of pretraining.
 
     MaxText    completed step: 4, seconds: 5.669, TFLOP/s/device: 134.9, Tokens/s/device: 8670.2,
                total_weights: 196608, loss: 11.110
@@ -12,10 +12,13 @@
     nanochat   step 00050/00100 (50.00%) | loss: 9.230000 | lrm: 1.00 | dt: 245.12ms | tok/sec: ...
                from a step's first forward to the end of its update, the device waited for; its
                speedruns end lines with a carriage return, and may not say the number of steps
+    nanoGPT    iter 1631: loss 4.0863, time 561.94ms, mfu 31.20%
+               of the step whose number it says, all its micro-steps included
 
 Sources: AI-Hypercomputer/maxtext@e591f30c `src/maxtext/common/metric_logger.py`;
 allenai/OLMo-core@fa6c5014 `src/olmo_core/train/callbacks/speed_monitor.py`, `console_logger.py`,
-`gpu_memory_monitor.py`; karpathy/nanochat `scripts/base_train.py`.
+`gpu_memory_monitor.py`; karpathy/nanochat `scripts/base_train.py`;
+karpathy/nanoGPT `train.py`.
 """
 
 import re
@@ -32,6 +35,9 @@ _MAXTEXT = re.compile(
 _NANOCHAT = re.compile(
     rf"\bstep (?P<step>{COUNT})(?:/{COUNT})? [^|\r\n]{{0,40}}\| loss: (?P<loss>{NUMBER}) \|"
     rf"[^\r\n]{{0,200}}? dt: (?P<ms>{PLAIN})ms \|"
+)
+_NANOGPT = re.compile(
+    rf"\biter (?P<step>{COUNT}): loss (?P<loss>{NUMBER}), time (?P<ms>{PLAIN})ms\b"
 )
 _OLMO = re.compile(
     rf"\[step=(?P<step>{COUNT})/[^\]\n]{{1,100}}\][^\n]{{0,20}}\n"
@@ -53,9 +59,18 @@ def read_maxtext(text: str) -> TrainingLog:
 
 def read_nanochat(text: str) -> TrainingLog:
     """nanochat's own log, and those of programs that were made of it."""
+    return _of_milliseconds(_NANOCHAT, text)
+
+
+def read_nanogpt(text: str) -> TrainingLog:
+    """nanoGPT's own log, and those of programs that were made of it."""
+    return _of_milliseconds(_NANOGPT, text)
+
+
+def _of_milliseconds(pattern: re.Pattern[str], text: str) -> TrainingLog:
     steps = (
         LoggedStep(int(m["step"]), float(m["ms"]) / 1e3, float(m["loss"]))
-        for m in _NANOCHAT.finditer(text)
+        for m in pattern.finditer(text)
     )
     return TrainingLog(slowest(steps), None, None)
 

@@ -20,7 +20,12 @@ from meshplan.planner.logs.lines import by_rank, plain
 from meshplan.planner.logs.log_file import MAX_LOG_BYTES, NoText, end_and_beginning, finished
 from meshplan.planner.logs.nemo_console import read_nemo
 from meshplan.planner.logs.not_priced import not_priced
-from meshplan.planner.logs.pretraining_console import read_maxtext, read_nanochat, read_olmo
+from meshplan.planner.logs.pretraining_console import (
+    read_maxtext,
+    read_nanochat,
+    read_nanogpt,
+    read_olmo,
+)
 from meshplan.planner.logs.stated import stated
 from meshplan.planner.logs.swift_log import read_swift
 from meshplan.planner.logs.trainer_console import read_trainer
@@ -157,7 +162,7 @@ def _of_batch(found: Recognised, batch: Batch) -> Recognised:
 
 KNOWN = (
     "known are the logs of torchtitan, Megatron-LM, nanotron, DeepSpeed, NeMo, Composer, "
-    "torchtune, AutoModel, MaxText, OLMo-core, nanochat, ms-swift, verl's SFT and "
+    "torchtune, AutoModel, MaxText, OLMo-core, nanochat, nanoGPT, ms-swift, verl's SFT and "
     "Hugging Face's Trainer, trainer_state.json, trainer_log.jsonl, W&B and TensorBoard exports, "
     "event files, and result.json of `meshplan execute`; of any other write a CSV with "
     "the columns step and step_time_s"
@@ -206,6 +211,7 @@ def _consoles(text: str, batch: Batch) -> Iterator[tuple[str, TrainingLog]]:
     yield "maxtext", read_maxtext(text)
     yield "olmo-core", read_olmo(text, batch.tokens_per_gpu)
     yield "nanochat", read_nanochat(text)
+    yield "nanoGPT", read_nanogpt(text)
     yield "deepspeed", console.read_deepspeed(text, batch.sequences)
     yield "Trainer", read_trainer(text)
 

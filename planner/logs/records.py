@@ -56,9 +56,12 @@ LOSSES = ("loss_metrics/global_avg_loss", "lm loss", "lm_loss", BY_SAMPLES, "tra
           "reduced_train_loss", "loss/train/total")  # fmt: skip
 RESERVED = {"memory/max_reserved(gib)": GIB, "peak_memory_reserved": GIB,
             "memory/peak_reserved_mem": 1e9, "train/memory(gib)": GIB,
-            "gpu_memory/gpu reserved mem (gib)": GIB}  # fmt: skip
+            "gpu_memory/gpu reserved mem (gib)": GIB, "memory/device_reserved (gib)": GIB,
+            "train/memory/device_reserved (gib)": GIB}  # fmt: skip
 ALLOCATED = {"memory/max_active(gib)": GIB, "mem-max-allocated-bytes": 1.0,
-             "peak_memory_alloc": GIB, "memory/peak_allocated_mem": 1e9}  # fmt: skip
+             "peak_memory_alloc": GIB, "memory/peak_allocated_mem": 1e9,
+             "memory/max_allocated (gib)": GIB,
+             "train/memory/max_allocated (gib)": GIB}  # fmt: skip
 MAX_ROWS = 50_000  # the last ones, where the run is in its steady state
 KEPT = MAX_ROWS + 1  # one more says that there were more
 
@@ -273,7 +276,10 @@ def of_trainer(document: Record) -> TrainingLog:
     ]
     notes += [f"{counted(len(evaluations), 'evaluation')} taken off"] * bool(evaluations)
     step = LoggedStep(steps, taken_s / steps, _loss(total))
-    return TrainingLog((step,), None, None, whole=True, notes=tuple(notes))
+    rows = [{_plain(key): value for key, value in row.items()} for row in history]
+    return TrainingLog(
+        (step,), _peak(rows, ALLOCATED), _peak(rows, RESERVED), whole=True, notes=tuple(notes)
+    )
 
 
 OF_PREDICTIONS = "a log of predictions, which train nothing (no entry has an epoch or a loss)"

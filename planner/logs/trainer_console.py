@@ -2,6 +2,8 @@
 
     {'train_runtime': 510.0, 'train_samples_per_second': 15.5, 'train_steps_per_second': 1.941, ...}
     {'eval_loss': 1.1, 'eval_runtime': 15.0, ...}
+    {'loss': '1.3', ..., 'memory/max_allocated (GiB)': '2.98',
+     'memory/device_reserved (GiB)': '4.12'}   axolotl's: peaks since the line before
       50%|#####     | 495/990 [04:15<04:15,  1.94it/s]
 
 The last line of a job that is done gives one mean over all its steps, its first ones included, less
@@ -10,15 +12,17 @@ at least `APART_S` apart. transformers 5 prints the numbers as text. A job that 
 its last start alone, over the steps of all: its bar jumps to where that began, and evaluations of
 earlier starts are not in its time.
 
-Source: transformers 5.23 `trainer_utils.py` (speed_metrics), `trainer_callback.py`
-(ProgressCallback); tqdm's default bar.
+Sources: transformers 5.23 `trainer_utils.py` (speed_metrics), `trainer_callback.py`
+(ProgressCallback); tqdm's default bar; axolotl-ai-cloud/axolotl@067b021c
+`src/axolotl/core/trainers/base.py` (log), `src/axolotl/utils/bench.py`.
 """
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 
-from meshplan.costmodels.units import counted
+from meshplan.costmodels.units import GIB, counted
 from meshplan.planner.logs.training_log import LoggedStep, TrainingLog, slowest
 
 APART_S = 30
@@ -29,11 +33,15 @@ _RUNTIME = re.compile(rf"'train_runtime': {_NUMBER}")
 _RATE = re.compile(rf"'train_steps_per_second': {_NUMBER}")
 _EVALUATION = re.compile(rf"'eval_runtime': {_NUMBER}")
 _METRICS = re.compile(r"\{'(?:loss|train_runtime|eval_loss)': ")
-_BAR = re.compile(
-    r"(?:^|[\r\n])[ \t]{0,9}\d{1,3}%\|[^|\r\n]{0,200}\| (?P<step>\d{1,12})/(?P<total>\d{1,12}) "
+BAR_CLOCK = (
+    r"\d{1,3}%\|[^|\r\n]{0,200}\| (?P<step>\d{1,12})/(?P<total>\d{1,12}) "
     r"\[(?:(?P<hours>\d{1,4}):)?(?P<minutes>\d{2}):(?P<seconds>\d{2})<"
     r"[^\]\r\n]{0,40}(?:it/s|s/it)"
 )
+"""Of tqdm's bar, without what it says it is of."""
+
+_BAR = re.compile(rf"(?:^|[\r\n])[ \t]{{0,9}}{BAR_CLOCK}")
+_PEAK = re.compile(rf"'memory/(?P<kind>max_allocated|device_reserved) \(GiB\)': {_NUMBER}")
 _ROUNDED = 0.0005  # the printed rate has three decimals
 
 
@@ -42,7 +50,14 @@ def read_trainer(text: str) -> TrainingLog:
     if not _METRICS.search(text):
         return TrainingLog((), None, None)
     bar = _bar(text)
-    return _whole(text, bar) or TrainingLog(slowest(entries(bar.values())), None, None)
+    log = _whole(text, bar) or TrainingLog(slowest(entries(bar.values())), None, None)
+    allocated, reserved = (
+        max((float(m["value"]) * GIB for m in _PEAK.finditer(text) if m["kind"] == kind), default=0)
+        for kind in ("max_allocated", "device_reserved")
+    )
+    return replace(
+        log, allocated_peak_bytes=allocated or None, reserved_peak_bytes=reserved or None
+    )
 
 
 Bar = dict[int, Clock]
@@ -52,12 +67,16 @@ Bar = dict[int, Clock]
 def _bar(text: str) -> Bar:
     """The clock of the bar that runs longest: the others are of evaluations."""
     found = {
-        m.start(): (int(m["step"]), int(m["total"]),
-         3600 * int(m["hours"] or 0) + 60 * int(m["minutes"]) + int(m["seconds"]))
+        m.start(): (int(m["step"]), int(m["total"]), clock_seconds(m))
         for m in _BAR.finditer(text)
     }  # fmt: skip
     longest = max(found.values(), key=lambda each: each[2], default=(0, 0, 0))
     return {at: each for at, each in found.items() if each[1] == longest[1]}
+
+
+def clock_seconds(bar: re.Match[str]) -> int:
+    """The time so far of a match of `BAR_CLOCK`."""
+    return 3600 * int(bar["hours"] or 0) + 60 * int(bar["minutes"]) + int(bar["seconds"])
 
 
 def _of_last_start(bar: Bar) -> Bar:

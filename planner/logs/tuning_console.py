@@ -9,6 +9,10 @@
     verl        step:3 - train/loss:0.79 - train/lr(1e-3):0.01 - train/time(s):6.08, or in its
                 file {"step":3,"data":{"train/loss":0.79,...}}: of its SFT trainer on FSDP, without
                 what lies between two steps
+                Epoch 1/2:  12%|#2        | 12/100 [01:02<07:35,  5.18s/it]
+                step:3 - perf/max_memory_reserved_gb:14.7 - train/loss:0.79 - ... -
+                train/global_tokens:65536: of the one on its engines (since 0.6), which says no
+                time: its bar, a new one for each epoch, in entries of 30 s and more; peaks in GiB
 
 AutoModel and torchtune do not count what is masked or padding: a step's time follows from the
 tokens of its config where every token counts, which a note says.
@@ -16,13 +20,16 @@ tokens of its config where every token counts, which a note says.
 Sources: NVIDIA-NeMo/Automodel@36044ad `nemo_automodel/recipes/llm/train_ft.py`
 (log_train_metrics); pytorch/torchtune@bd2a0fc `recipes/full_finetune_distributed.py`,
 `torchtune/training/metric_logging.py` (DiskLogger, StdoutLogger), `training/memory.py`;
-volcengine/verl@b178a3cd `verl/trainer/fsdp_sft_trainer.py`, `verl/utils/tracking.py` (FileLogger).
+volcengine/verl@b178a3cd `verl/trainer/fsdp_sft_trainer.py`, `verl/utils/tracking.py` (FileLogger),
+volcengine/verl@0062357f `verl/trainer/sft_trainer.py`.
 """
 
 import re
+from collections.abc import Iterator
 
 from meshplan.costmodels.units import GIB
 from meshplan.planner.logs.console import BETWEEN, COUNT, NUMBER, PLAIN
+from meshplan.planner.logs.trainer_console import BAR_CLOCK, Clock, clock_seconds, entries
 from meshplan.planner.logs.training_log import LoggedStep, TrainingLog, slowest
 
 _AUTOMODEL = re.compile(
@@ -40,6 +47,9 @@ _VERL = re.compile(
     rf"\bstep[\"']?: ?(?P<step>{COUNT})\b{BETWEEN}train/time\(s\)[\"']?: ?"
     rf"(?P<taken>{PLAIN}(?:[eE][-+]?\d{{1,4}})?)"
 )
+_VERL_ENGINES = re.compile(rf"\bstep:{COUNT} - .{{0,400}}?train/global_tokens:")
+_VERL_BAR = re.compile(rf"\bEpoch (?P<epoch>\d{{1,6}})/\d{{1,6}}: {{1,9}}{BAR_CLOCK}")
+_VERL_PEAK = re.compile(rf"perf/max_memory_(?P<kind>allocated|reserved)_gb:(?P<gib>{PLAIN})")
 COUNTED = "right where every token counts: {} leaves out {}"
 
 
@@ -68,10 +78,27 @@ def read_torchtune(text: str, tokens_per_gpu: float) -> TrainingLog:
 
 
 def read_verl(text: str) -> TrainingLog:
-    """The log of verl's SFT trainer, printed or in its file."""
+    """The log of verl's SFT trainers, printed or in its file."""
     found = (m for line in text.splitlines() if (m := _VERL.search(line)))
     steps = slowest(LoggedStep(int(m["step"]), float(m["taken"]), None) for m in found)
-    return TrainingLog(steps, None, None, notes=(WITHIN_STEPS,) * bool(steps))
+    if steps or not _VERL_ENGINES.search(text):
+        return TrainingLog(steps, None, None, notes=(WITHIN_STEPS,) * bool(steps))
+    peaks: dict[str, float] = {}
+    for m in _VERL_PEAK.finditer(text):
+        peaks[m["kind"]] = max(peaks.get(m["kind"], 0.0), float(m["gib"]) * GIB)
+    steps = slowest(entries(_verl_clock(text)))
+    return TrainingLog(steps, peaks.get("allocated"), peaks.get("reserved"))
+
+
+def _verl_clock(text: str) -> Iterator[Clock]:
+    """The clocks of the epochs' bars, one behind the other."""
+    epoch, before_s, clock_s = 0, 0, 0
+    for m in _VERL_BAR.finditer(text):
+        now = int(m["epoch"])
+        if now != epoch:
+            epoch, before_s = now, clock_s if now > epoch else 0
+        clock_s = before_s + clock_seconds(m)
+        yield (now - 1) * int(m["total"]) + int(m["step"]), 0, clock_s
 
 
 WITHIN_STEPS = "verl's train/time(s): without what lies between two steps"

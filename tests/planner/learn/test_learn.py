@@ -30,7 +30,7 @@ ONE = {
     "matmul_deviation": 0.1, "scale_deviation": 0.1,
     "communication_deviation": 0.1,
     "host_deviation": 0.1, "noise": 0.1, "freedom": 1e9, "distance": 0.0, "widths": {1: 2.0},
-    "date": "", "rows": 0, "sources": 0, "command": "",
+    "apart": {}, "date": "", "rows": 0, "sources": 0, "command": "",
 }  # fmt: skip
 
 

@@ -16,16 +16,18 @@ from typer.testing import CliRunner
 from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.hardware_profiles.errors.asked import asked_of
 from meshplan.hardware_profiles.errors.intervals import Interval
-from meshplan.hardware_profiles.learned import Learned
+from meshplan.hardware_profiles.learned import Learned, LearnedRun
+from meshplan.planner.case.facts import facts_of
 from meshplan.planner.case.learned_file import LEARNT_RANGE, learned_interval, read_learned
 from meshplan.planner.case.plan_file import Plan, write_plan
+from meshplan.planner.case.predict import predicted
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.check.check import case_of
 from meshplan.planner.cli.check import tools
 from meshplan.planner.cli.main import app
 from meshplan.planner.learn import teach
 from meshplan.planner.learn.cases import LogSource, measured_run
-from meshplan.planner.learn.learn import learn
+from meshplan.planner.learn.learn import interval_width, learn
 from meshplan.planner.learn.report import _outside
 
 
@@ -116,6 +118,50 @@ def test_the_interval_of_what_no_run_covers_is_no_narrower(logs: list[str]) -> N
     )
     assert (near.high, near.outside) == (learned.factor, ())
     assert (far.high, far.outside) == (3.0, ("32 GPUs",))
+
+
+def test_a_range_is_wider_far_from_what_ran(logs: list[str]) -> None:
+    """ln of the factor times 0.8 where one fact differs from the nearest run's, 1.5 where three and
+    more do; of a file of before, which does not know its runs' facts, times one.
+    """
+    source = LogSource(read=tools().read, given=Settings())
+    learned = learn([measured_run(Path(log), None, source) for log in logs], "", lambda _: None)
+    learned = learned.model_copy(update={"factor": 1.2, "apart": {1: 0.8, 3: 1.5}})
+    asked = asked_of("x", "h100-sxm", gpus=8, precision="bf16", model="dense")
+    usual, own = Interval(1 / 3, 3.0, 5), learned.runs[0].facts
+    for changed, power in (
+        ({}, 0.8), ({"zero_stage": "3"}, 0.8), ({"zero_stage": "3", "lora": "16"}, 0.8),
+        ({"zero_stage": "3", "lora": "16", "seq_len": "1"}, 1.5),
+    ):  # fmt: skip
+        found = learned_interval(learned, asked, usual, {**own, **changed})
+        assert (1 / found.low, found.high) == pytest.approx((1.2**power, 1.2**power))
+    assert interval_width(learned) == (
+        "-14% to +16% where up to 1 fact of a plan differs from the nearest run's, "
+        "-24% to +31% from 3 on"
+    )
+    before = [run.model_copy(update={"facts": {}}) for run in learned.runs]
+    old = learned.model_copy(update={"runs": tuple(before)})
+    assert learned_interval(old, asked, usual, own).high == 1.2
+
+
+def test_a_plan_says_the_range_of_its_own_distance() -> None:
+    """The plan that ran, and one of another sequence and twice the GPUs: 0.5 and 2 of ln 1.2."""
+    ran = facts_of(PLANS[0].layout, TRAINING, "llama-3.1-8b")
+    other = replace(LAYOUTS[0], data_parallel=16, stages=even_stages(32, 1))
+    far = plan_of("llama-3.1-8b", other, replace(TRAINING, seq_len=2048))
+    row = LearnedRun(
+        log="a", config="b", layout="c", gpus=8, precision="bf16", model="dense", measured_s=1.0,
+        before_s=1.0, after_s=1.0, facts=ran,
+    )  # fmt: skip
+    learned = Learned(
+        engine="generic", gpu="h100-sxm", cluster="x", date="", source="", prior="", residual=0.0,
+        factor=1.2, apart={1: 0.5, 2: 2.0}, constants=(), runs=(row,),
+    )  # fmt: skip
+    for plan, power in ((PLANS[0], 0.5), (far, 2.0)):
+        case = case_of(plan)
+        engine = case.engine.model_copy(update={"learned": learned, "name": "generic"})
+        found = predicted(replace(case, engine=engine))
+        assert found.step_time_high_s / found.step_time_s == pytest.approx(1.2**power)
 
 
 def test_the_same_run_twice_is_one_run(logs: list[str], tmp_path: Path) -> None:

@@ -68,8 +68,9 @@ def test_constants_that_are_no_likelier_are_not_taken() -> None:
     prior, by = load_fit("generic", "h100-sxm").tuning, read_shrinkage("known")
     free, nothing = telling([], prior), np.zeros(0)
     names = [each.name for each in free]
-    at = shrink._Posterior((), prior, free, by.covariance(names), by, nothing)
     x = np.log([getattr(prior, name) for name in names])
+    runs = shrink._Priced((), prior, free)
+    at = shrink.Posterior(runs, x, by.covariance(names), by, nothing)
     assert at.nearer(x, nothing, x) is None
 
 

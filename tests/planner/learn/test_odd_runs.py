@@ -15,9 +15,8 @@ from meshplan.planner.learn.odd_runs import allowed, believed
 from meshplan.planner.learn.shrink import (
     SLACK,
     Kind,
-    _Posterior,
+    Posterior,
     errors_at,
-    first_move,
     most_likely,
     read_shrinkage,
     shrunk,
@@ -69,7 +68,6 @@ def test_a_run_at_its_limit_is_held_there() -> None:
     assert most_likely(errors, slopes, wide, by)[0] == pytest.approx([0.14], abs=1e-3)
     limits = allowed(errors)
     assert most_likely(errors, slopes, wide, by, limits)[0] == pytest.approx([0.0], abs=1e-3)
-    assert first_move(errors, slopes, wide, by) == pytest.approx([0.0], abs=1e-3)
 
 
 def test_no_draw_of_errors_is_left_farther_off_than_allowed() -> None:
@@ -82,29 +80,31 @@ def test_no_draw_of_errors_is_left_farther_off_than_allowed() -> None:
             errors = rng.normal(0, 0.4, number)
             slopes = rng.dirichlet(np.ones(number + 2), number)
             told = believed(errors)
-            move = first_move(errors, slopes, np.eye(number + 2) * 0.36, by)
-            left = np.abs(errors - slopes @ move)[told]
-            assert np.all(left <= allowed(errors[told]) + 2 * SLACK)
+            some, jacobian = errors[told], slopes[told]
+            wide, limits = np.eye(number + 2) * 0.36, allowed(some)
+            move, _ = most_likely(some, jacobian, wide, by, limits)
+            assert np.all(np.abs(some - jacobian @ move) <= limits + 2 * SLACK)
 
 
-def test_a_move_that_leaves_a_run_farther_off_is_shortened(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+class Given:
+    """Two runs, whose errors are given at x = 0.5 and 1."""
+
+    def errors(self, x: np.ndarray) -> np.ndarray:
+        there = {1.0: np.array([0.0, 0.2]), 0.5: np.array([0.25, 0.105])}
+        return there[float(x[0])]
+
+    def slopes(self, x: np.ndarray) -> np.ndarray:
+        return np.ones((2, len(x)))
+
+
+def test_a_move_that_leaves_a_run_farther_off_is_shortened() -> None:
     """All the way the first run is met, and the second one 0.2 off, where 0.1 is allowed; half the
     way that is 0.105, within the slack.
     """
-    prior, by = load_fit("generic", "h100-sxm").tuning, read_shrinkage("stranger")
-    first, allowed_ = np.array([0.5, 0.1]), np.array([0.5, 0.1])
-    free = telling(timed(PLANS, [1.0, 1.0]), prior)[:1]
-    at = _Posterior([], prior, free, np.array([[100.0]]), by, allowed_)
-    x = np.log([getattr(prior, free[0].name)])
-    there = {1.0: np.array([0.0, 0.2]), 0.5: np.array([0.25, 0.105])}
-    monkeypatch.setattr(
-        _Posterior, "errors", lambda _, found: there[round(float((found - x)[0]), 6)]
-    )
-    found = at.nearer(x, first, x + 1.0)
+    by, first, x = read_shrinkage("stranger"), np.array([0.5, 0.1]), np.zeros(1)
+    found = Posterior(Given(), x, np.array([[100.0]]), by, first).nearer(x, first, x + 1.0)
     assert found
-    assert found[0] - x == pytest.approx([0.5])
+    assert found[0] == pytest.approx([0.5])
 
 
 SHORT = tuple(

@@ -1,7 +1,8 @@
-"""Logs of ms-swift, verl, MaxText and OLMo-core, and logs that no step time may be read from.
+"""Logs of ms-swift, verl, axolotl, MaxText and OLMo-core, and logs that give no step time.
 
 Lines: ms-swift fyh2001/megatron-sft-recipes (logging.jsonl and what is printed), verl of a
-tutorial, MaxText `docs/guides/monitoring_and_debugging`, OLMo-core by its source, LLaMA-Factory
+tutorial and by its `verl/trainer/sft_trainer.py`, axolotl of a job of 2026, MaxText
+`docs/guides/monitoring_and_debugging`, OLMo-core by its source, LLaMA-Factory
 YerongLi/LLaMA-Factory `usergan/trainer_log.jsonl`, DeepSpeed-Chat and TRL of public jobs.
 """
 
@@ -95,6 +96,59 @@ def test_peaks_of_ms_swift_and_olmo_core_are_reserved() -> None:
     """`memory(GiB)` is the reserved peak of all ranks."""
     assert recognised(SWIFT_JSON, "x.jsonl", BATCH).log.reserved_peak_bytes == 76.62 * GIB
     assert recognised(OLMO, "x.log", BATCH).log.reserved_peak_bytes == 61.2 * GIB
+
+
+def _verl_step(epoch: int, step: int) -> str:
+    """A step of 10 s, of 12 an epoch: its bar, then its metrics."""
+    clock_s = 10 * step
+    clock = f"{clock_s // 60:02}:{clock_s % 60:02}"
+    bar = f"Epoch {epoch}/2:  {100 * step // 12}%|#2   | {step}/12 [{clock}<07:35, 10.00s/it]"
+    peaks = "perf/max_memory_allocated_gb:10.5 - perf/max_memory_reserved_gb:14.5"
+    metrics = f"train/loss:0.8 - train/global_tokens:65536 - train/total_tokens(B):{step}e-4"
+    return f"\r{bar}\nstep:{12 * (epoch - 1) + step} - {peaks} - {metrics}"
+
+
+def test_verl_on_its_engines_is_read_off_its_bars() -> None:
+    """Each epoch's bar begins at 0 again, which is no restart; peaks are in GiB."""
+    text = "\n".join(_verl_step(epoch, step) for epoch in (1, 2) for step in range(1, 13))
+    found = recognised(text, "train.log", BATCH)
+    assert found.format == "verl"
+    assert [step.step for step in found.log.steps] == [4, 7, 10, 13, 16, 19, 22]
+    usual = steady(found.log, "")
+    assert (usual.step_time_s, usual.attempts) == (pytest.approx(10.0), 1)
+    assert found.log.allocated_peak_bytes == 10.5 * GIB
+    assert found.log.reserved_peak_bytes == 14.5 * GIB
+
+
+AXOLOTL = """
+ 50%|#####     | 20/40 [02:20<02:20,  7.00s/it]
+{'loss': '0.7157', 'ppl': '2.046', 'memory/max_active (GiB)': '2.99', \
+'memory/max_allocated (GiB)': '2.98', 'memory/device_reserved (GiB)': '4.12', 'epoch': '1.5'}
+100%|##########| 40/40 [04:40<00:00,  7.00s/it]
+{'train_runtime': '280', 'train_steps_per_second': '0.143', 'train_loss': '0.06', \
+'memory/max_allocated (GiB)': '2.86', 'epoch': '3'}
+"""
+
+
+def test_axolotl_says_its_peaks() -> None:
+    """The largest of all lines, printed and in trainer_state.json; its names in W&B have "train/"
+    before them.
+    """
+    rows = [
+        {"loss": 0.7, "memory/max_allocated (GiB)": 2.98, "memory/device_reserved (GiB)": 4.12},
+        {"train_runtime": 280.0, "step": 40, "memory/max_allocated (GiB)": 2.86},
+    ]
+    state = json.dumps({"log_history": rows, "global_step": 40})
+    tracked = "\n".join(
+        json.dumps({"train/global_step": step, "_runtime": 7.0 * step}
+                   | {f"train/{name}": value for name, value in rows[0].items()})
+        for step in (1, 2)
+    )  # fmt: skip
+    texts = (("train.log", AXOLOTL), ("trainer_state.json", state), ("history.jsonl", tracked))
+    for name, text in texts:
+        log = recognised(text, name, BATCH).log
+        assert log.steps[-1].step_time_s == 7.0
+        assert (log.allocated_peak_bytes, log.reserved_peak_bytes) == (2.98 * GIB, 4.12 * GIB)
 
 
 def entry(step: int, elapsed: str, speed: float, **more: float) -> str:

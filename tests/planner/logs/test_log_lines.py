@@ -33,6 +33,15 @@ AROUND: dict[str, Callable[[str], str]] = {
     "colours": lambda line: f"\x1b[32m{line}\x1b[0m".replace("time", "\x1b[1mtime").replace(
         "(ms): ", "(ms): \x1b[0m"
     ),
+    "an escape that a JSON of logs spells out": lambda line: f"\\u001b[32m{line}\\u001b[0m".replace(
+        "(ms): ", "(ms): \\u001b[1m"
+    ),
+    "cat -v": lambda line: f"^[[38;5;208m{line}^[[39m".replace("loss: ", "^[[32mloss: "),
+    "colours whose escape was lost": lambda line: f"[1m{line}[0m".replace("loss: ", "[32mloss: "),
+    "a cursor that moves": lambda line: f"\x1b[A\x1b[2K{line}\x1b[K\x1b[?25h",
+    "kubectl logs --prefix": lambda line: f"[pod/train-worker-1/pytorch] {line}",
+    "Docker Compose": lambda line: f"trainer-1  | {line}",
+    "TorchX": lambda line: f"trainer/1 {line}",
     "srun --label": lambda line: f"7: {line}",
     "torchrun --tee": lambda line: f"[rank7]:{line}",
     "pdsh": lambda line: f"worker-1: {line}",
@@ -66,6 +75,16 @@ def test_a_ranks_lines_that_come_late_are_no_restart() -> None:
         7,
         pytest.approx(3.0, rel=1e-3),
     )
+
+
+@pytest.mark.parametrize(
+    "label", ["[pod/train-worker-{}/pytorch] ", "trainer-{}  | ", "trainer/{} "]
+)
+def test_labels_of_containers_are_of_ranks(label: str) -> None:
+    """Container 1's lines, buffered, are no restart; the slower one's time counts."""
+    lines = [f"{label.format(rank)}{_titan(step, 2.0 + rank)}" for rank in (0, 1) for step in STEPS]
+    found = steady(recognised("\n".join(lines), "train.log", BATCH).log, "")
+    assert (found.attempts, found.step_time_s) == (1, pytest.approx(3.0, rel=1e-3))
 
 
 def test_what_a_rank_without_steps_prints_counts_too() -> None:

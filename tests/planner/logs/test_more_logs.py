@@ -3,7 +3,8 @@
 NeMo: AI-Hypercomputer/gpu-recipes (both), NVIDIA-BioNeMo. Composer: mosaicml/examples issue 414 and
 lines of llm-foundry jobs. LLaMA-Factory: hiyouga/LlamaFactory issue 774. DeepSpeed's pipeline:
 deepspeedai/DeepSpeed issue 2264. Primus: of MI355X, with the colours of its terminal. nanochat:
-written after the line that its `scripts/base_train.py` prints, and forks of it.
+written after the line that its `scripts/base_train.py` prints, and forks of it. nanoGPT: its issue
+110.
 """
 
 import json
@@ -73,6 +74,9 @@ NANOCHAT_SPEEDRUN = (
     "| remaining: 280s    \rstep 00008 stg2 (2.6%) | loss: 6.000000 | lrm: 1.00 | dt: 299ms | "
     "tok/sec: 1,753,000 | mfu: 39.1% | remaining: 279s    "
 )
+NANOGPT = "step 1630: train loss 4.1, val loss 4.2\niter 1631: loss 4.0863, time 561.94ms\n" + (
+    "iter 1632: loss 3.7441, time 563.15ms, mfu 31.20%\n"
+)
 NANOTRON_2025 = (
     "iteration: 7 / 20 | consumed_tokens: 634K | time_per_iteration_ms: 4.5K | tokens_per_sec: 1M "
     "| tokens_per_sec_per_gpu: 294 | global_batch_size: 1M | grad_norm: 1.1 | lm_loss: 9.63 | "
@@ -91,11 +95,13 @@ NANOTRON_2025 = (
         (NANOTRON_2025, "nanotron", {7: 4.5}),
         (NANOCHAT, "nanochat", {49: 0.24788, 50: 0.24512}),
         (NANOCHAT_SPEEDRUN, "nanochat", {7: 0.301, 8: 0.299}),
+        (NANOGPT, "nanoGPT", {1631: 0.56194, 1632: 0.56315}),
     ],
     ids=[
         "NeMo 2", "NeMo 1: its bar's step, not the rounded one", "Composer: 128 / 2.56 a second",
         "DeepSpeed's pipeline", "Primus: this step's time, not the mean", "nanotron of 2025",
         "nanochat: no validation", "nanochat's speedruns, on one line of the terminal",
+        "nanoGPT: no validation",
     ],
 )  # fmt: skip
 def test_lines_of_other_frameworks(text: str, format_: str, seconds: dict[int, float]) -> None:

@@ -48,7 +48,7 @@ def test_a_summary_names_the_file_that_has_the_steps(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("nanogpt.log", "iter 1631: loss 4.0863, time 561.94ms, mfu 38.1%\n" * 9),
+        ("litgpt.log", "Epoch 1 | iter 8 step 2 | loss train: 1.7 | iter time: 121.17 ms\n" * 9),
         (
             "fairseq.log",
             "| INFO | train_inner | epoch 001:  100 / 167138 loss=15.073, wps=4004.3\n",
