@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from judged_questions import with_memory
+from own_layouts import layout_bytes
 from typer.testing import CliRunner
 
 from meshplan.costmodels.layout import InvalidLayout, Layout, even_stages
@@ -119,6 +121,33 @@ def test_a_host_holds_what_its_fullest_rank_sends(
     with pytest.raises(NoLayoutFits):
         solve(asked, 1)
     assert fewest(asked, first=4) == Fewest(None, unsettled=(4,))
+
+
+def test_what_no_host_takes_is_left_out_where_layers_differ(question: Questions) -> None:
+    """The device holds the larger fraction without recomputing, and no host takes it. The least
+    that kinds of layers need said nothing of the host, so that the best plan stayed FEASIBLE.
+    """
+    pins = {"optimizer_offload": "0.3,0.7", "pipeline_parallel": "1", "tensor_parallel": "1",
+            "micro_batch_size": "1", "data_parallel": "4", "expert_parallel": "1",
+            "zero_stage": "1"}  # fmt: skip
+    asked = replace(
+        question((0, 1, 0, 1), 4, 16), engine=load_engine("generic"), pins=parse_pins(pins)
+    )
+    some, more = (
+        Layout(
+            data_parallel=4, zero_stage=1, stages=even_stages(4, 1, recompute), optimizer_offload=of
+        )
+        for of, recompute in ((0.3, "full"), (0.7, "none"))
+    )
+    (least,), (most,) = (StepModel(asked.setting, each).memory() for each in (some, more))
+    share = min(4, asked.cluster.gpus_per_node)
+    between = {"host_memory_bytes": (least.host + most.host) / 2 * share}
+    asked = with_memory(asked, layout_bytes(asked, some))
+    assert solve(asked, 1).solutions[0].layout == more
+    tight = asked.cluster.model_copy(update=between)
+    found = solve(replace(asked, cluster=tight), 1)
+    assert found.solutions[0].layout == some
+    assert found.status == "OPTIMAL"
 
 
 @pytest.mark.parametrize(
