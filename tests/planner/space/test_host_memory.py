@@ -10,7 +10,7 @@ from judged_questions import with_memory
 from own_layouts import layout_bytes
 from typer.testing import CliRunner
 
-from meshplan.costmodels.layout import InvalidLayout, Layout, even_stages
+from meshplan.costmodels.layout import InvalidLayout, Layout, Schedule, Stage, even_stages
 from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.tunings import Tuning
@@ -148,6 +148,39 @@ def test_what_no_host_takes_is_left_out_where_layers_differ(question: Questions)
     found = solve(replace(asked, cluster=tight), 1)
     assert found.solutions[0].layout == some
     assert found.status == "OPTIMAL"
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_a_cut_that_no_host_takes_is_settled(chunks: int, question: Questions) -> None:
+    """What the optimizer keeps there no recomputation makes less. Such cuts stayed open: a plan by
+    16 %, a refusal without a proof.
+    """
+    schedule: Schedule = "1f1b" if chunks == 1 else "interleaved_1f1b"
+    pins = {"optimizer_offload": "on", "pipeline_parallel": "2", "micro_batch_size": "1",
+            "virtual_stages": str(chunks), "schedule": schedule}  # fmt: skip
+    ample = replace(
+        question((0, 0, 1, 1), 2, 16), engine=load_engine("generic"), pins=parse_pins(pins)
+    )
+
+    def with_host(share_bytes: float) -> Question:
+        on_a_node = min(2, ample.cluster.gpus_per_node)
+        tight = {"host_memory_bytes": share_bytes * on_a_node}
+        return replace(ample, cluster=ample.cluster.model_copy(update=tight))
+
+    def host_bytes(*counts: int) -> float:
+        layout = Layout(
+            pipeline_parallel=2, virtual_stages=chunks, stages=tuple(map(Stage, counts)),
+            schedule=schedule, optimizer_offload=1.0,
+        )  # fmt: skip
+        return max(float(rank.host) for rank in StepModel(ample.setting, layout).memory())
+
+    even = host_bytes(*[2 // chunks] * (2 * chunks))
+    found = solve(with_host(even * 1.01), 1)
+    assert found.status == "OPTIMAL"
+    assert sum(each.layers for each in found.solutions[0].layout.stages[::2]) == 2
+    with pytest.raises(NoLayoutFits) as refused:
+        solve(with_host(even * 0.99), 1)
+    assert refused.value.proved
 
 
 @pytest.mark.parametrize(
