@@ -18,6 +18,7 @@ from meshplan.planner.answer.answer import solve
 from meshplan.planner.case.host_memory import HostUse, check_host
 from meshplan.planner.case.plan_file import read_plan
 from meshplan.planner.cli.main import app
+from meshplan.planner.report.fit import misfit_lines
 from meshplan.planner.search.footprint import Fewest, explain, fewest
 from meshplan.planner.search.result import NoLayoutFits
 from meshplan.planner.search.rows.priced_space import Question
@@ -101,6 +102,24 @@ def test_a_host_that_is_too_small_holds_nothing(question: Questions) -> None:
     layout = Layout(data_parallel=4, zero_stage=1, stages=even_stages(4, 1), optimizer_offload=True)
     with pytest.raises(InvalidLayout, match=r"more than its share of"):
         check_host(setting, layout)
+
+
+@pytest.mark.parametrize(
+    ("part", "begins"), [(1.0, "the GPUs alone hold"), (0.5, "the nearest miss")]
+)
+def test_a_refusal_says_what_the_host_lacks(part: float, begins: str, question: Questions) -> None:
+    """Whether the GPUs would hold a layout, or lack memory too. The rule that excluded most layouts
+    was named as the reason.
+    """
+    asked = asked_of(question, "generic", {"optimizer_offload": "on"})
+    held = fewest(asked, first=4).fit
+    assert held is not None
+    asked = with_memory(asked, part * layout_bytes(asked, held.layout))
+    small = asked.cluster.model_copy(update={"host_memory_bytes": 1e4})
+    asked = replace(asked, cluster=small)
+    first, *_ = misfit_lines(asked, explain(asked))
+    assert first.startswith(begins)
+    assert "MiB, more than its share of 0.00238 MiB" in first
 
 
 @pytest.mark.parametrize("kinds", [(0, 0, 0, 0), (0, 1, 0, 1)], ids=["priced", "checked"])
