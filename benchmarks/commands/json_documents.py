@@ -65,7 +65,7 @@ DOCUMENTS: dict[str, list[Part]] = {
         ("nearest", NearestMiss),
         *(
             (path, Fit, ("gpus", "layout"))
-            for path in ("relaxations.*", "enough", "fewer", "on_host")
+            for path in ("relaxations.*", "enough", "fewer", "on_host", "beyond_host")
         ),
         ("fuller", Fuller),
     ],

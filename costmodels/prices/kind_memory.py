@@ -15,7 +15,7 @@ from meshplan.costmodels.layouts import Bools, Floats, Layouts
 from meshplan.costmodels.memory.kept_buffers import gather_buffer_bytes, head_buffer_bytes
 from meshplan.costmodels.operations.embedding_head import logits_bytes
 from meshplan.costmodels.prices.last_replays import beyond_step_bytes, bytes_by_mode
-from meshplan.costmodels.prices.memory import received_by_row
+from meshplan.costmodels.prices.memory import beyond_host_bytes, received_by_row
 from meshplan.costmodels.prices.parts import (
     late_gradient_bytes,
     parts_of,
@@ -32,10 +32,13 @@ from meshplan.costmodels.ranks.memory import (
 )
 from meshplan.costmodels.ranks.queued_launches import held_pairs, run_ahead
 from meshplan.costmodels.ranks.rank import Rank
+from meshplan.costmodels.weights.offload import offloads
 
 
 def least_of_kinds(layouts: Layouts, work: Table, weights: Table) -> dict[str, Floats]:
-    """Columns named as in `Prices`, with nothing on its way to the host or back."""
+    """Columns named as in `Prices`, with nothing on its way to the host or back; beyond any device
+    where no host takes what is kept there.
+    """
     setting, rank = work.rank.setting, weights.rank
     reserved = 1 + setting.tuning.activation_slack_fraction
     scale, alone = 1 + setting.tuning.state_slack_fraction, layouts.pipeline_parallel == 1
@@ -55,6 +58,8 @@ def least_of_kinds(layouts: Layouts, work: Table, weights: Table) -> dict[str, F
     whole, ahead = Rank(setting, layouts), work.rows(run_ahead(work.rank))
     pairs = held_pairs(whole, layouts.num_micro_batches * 1.0, ahead)
     outside = context_bytes(whole) + constant_slack_bytes(whole, pairs) + 0.0 * pairs
+    if offloads(layouts):
+        outside = outside + beyond_host_bytes(layouts, work, weights)
     return {
         "transient_bytes": reserved * (_replays(work) + 2 * gathered[:, None]),
         "head_transient_bytes": reserved * loss,

@@ -15,6 +15,7 @@ from meshplan.hardware_profiles.schema import Gpu
 from meshplan.planner.answer.answer import case_at
 from meshplan.planner.answer.fewest_gpus import SIZES_TRIED, FewestGpus, NoFewer
 from meshplan.planner.answer.question import Asked
+from meshplan.planner.case.host_memory import host_use
 from meshplan.planner.case.plan_file import StageMemory, said
 from meshplan.planner.case.predict import fits_probability, stage_memory, step_model_of
 from meshplan.planner.check.verdicts import fullest, largest_category
@@ -162,6 +163,10 @@ def misfit_lines(question: Question, why: Explanation, fuller: Fuller | None = N
 
 
 def _nearest_lines(question: Question, why: Explanation) -> Iterator[str]:
+    if why.beyond_host:
+        yield _beyond_host_line(question, why.beyond_host.layout)
+    if why.nearest is None and why.beyond_host:
+        return
     if why.nearest is None:
         most = f"the rule that excludes most of them: {_largest_rule(why)}"
         yield _no_divisor_line(question) or _too_many_line(question) or most
@@ -169,12 +174,25 @@ def _nearest_lines(question: Question, why: Explanation) -> Iterator[str]:
     stages = stage_memory(step_model_of(case_at(question, why.nearest.layout)))
     part = largest_part(max(stages, key=lambda stage: stage.needed))
     fills = f"the largest part of its fullest rank is {part}"
-    yield f"{miss_line(why.nearest, question.cluster.gpu)}; {fills}"
+    lacks = _lacking_host(question, stages)
+    yield f"{miss_line(why.nearest, question.cluster.gpu)}; {fills}{lacks}"
     layout, rules = why.nearest.layout, question.engine.legality
     degrees = layout.pipeline_parallel, layout.virtual_stages
     several = layout.virtual_stages > 1 and rules.uneven_stages == "free"
     if several and not lists_all(question.model, rules, *degrees):
         yield "only listed stage splits were tried here: another split of the layers may fit"
+
+
+def _beyond_host_line(question: Question, layout: Layout) -> str:
+    """A layout of which only the host takes too little, and how much it would have to."""
+    stages = stage_memory(step_model_of(case_at(question, layout)))
+    return f"the GPUs alone hold {layout.full_label}{_lacking_host(question, stages)}"
+
+
+def _lacking_host(question: Question, stages: Sequence[StageMemory]) -> str:
+    """What a node's memory lacks too; "" where it takes all."""
+    use = host_use((stage.host for stage in stages), question.cluster, question.gpus)
+    return f"; {use.text}" if use.lacking_bytes > 0 else ""
 
 
 def _relaxed_here(question: Question, why: Explanation) -> bool:
@@ -287,13 +305,15 @@ def misfit_document(
     proved               whether nothing fits; false where none was found that fits and something
                          was left open
     gpus                 asked for
-    nearest              the layout that comes closest; None if none is legal
+    nearest              the layout that comes closest; None if none is legal, or the host alone
+                         lacks memory
     relaxations.*        by pin, what fits without it; where no single one is enough, without all
                          that are listed
     enough               the smallest larger size found that fits with the same pins
     unsettled            sizes of which it is not known whether they fit
     fewer                the smallest smaller size found that fits
     on_host              what fits with the optimizer on the host
+    beyond_host          what the GPUs hold, and of which the host alone takes too little
     fuller               what fits with less memory left free; None where nothing does
     dropped.*            layouts that each rule of legality dropped
     time_limit_left_out  what of this a time limit left out
@@ -315,6 +335,7 @@ def misfit_document(
         "unsettled": list(why.enough.unsettled if why.enough else why.unsettled),
         "fewer": None if why.fewer is None else _fit(why.fewer),
         "on_host": None if why.on_host is None else _fit(why.on_host),
+        "beyond_host": None if why.beyond_host is None else _fit(why.beyond_host),
         "fuller": None if fuller is None else {**fuller._asdict(), "layout": said(fuller.layout)},
         "dropped": why.dropped,
         "time_limit_left_out": list(why.ended),

@@ -56,14 +56,17 @@ class Explanation:
                   single one is enough, for those that must be lifted together. Where the core is
                   empty and no number of GPUs was found that fits, the same on the fewest GPUs that
                   fit without pins
-    nearest       None if no layout is legal at all
+    nearest       None if no layout is legal at all, or the host alone lacks memory; of layouts that
+                  the host takes, if there are any
     enough        the smallest larger size that fits with the same pins, None if none was found
     fewer         the smallest smaller size that does, None if none was found
     on_host       a layout that fits with the optimizer on the host, None if none does
     dropped       legal rules that dropped layouts, by count
+    beyond_host   a layout that the GPUs hold, and of which the host alone takes too little; None if
+                  none is, or nothing is kept there
     unsettled     sizes of which it is not known whether they fit, where no larger one was found
     ended         what a deadline left out of this: `PINS`, `NEAREST`, `LARGER`, `FEWER`, `ON_HOST`,
-                  `RULES`
+                  `BEYOND_HOST`, `RULES`
     """
 
     core: tuple[str, ...]
@@ -73,13 +76,15 @@ class Explanation:
     fewer: Fit | None
     on_host: Fit | None
     dropped: dict[str, int]
+    beyond_host: Fit | None = None
     unsettled: tuple[int, ...] = ()
     ended: tuple[str, ...] = ()
 
 
 PINS, NEAREST = "the pins that forbid it", "the nearest miss"
 LARGER, FEWER = "larger numbers of GPUs", "smaller numbers of GPUs"
-ON_HOST, RULES = "the optimizer on the host", "the rules that exclude layouts"
+ON_HOST, BEYOND_HOST = "the optimizer on the host", "what the host takes too little of"
+RULES = "the rules that exclude layouts"
 
 
 def fitting_layout(question: Question, price: Pricer = closed_form) -> Fit | None:
@@ -229,6 +234,7 @@ def explain(
         fewer=beside.fewer,
         on_host=beside.on_host,
         dropped=dropped.answer if dropped else {},
+        beyond_host=beside.beyond_host,
         unsettled=beside.larger.unsettled,
         ended=(*([PINS] if ended else []), *beside.ended, *([] if dropped else [RULES])),
     )
@@ -305,19 +311,21 @@ def _relaxed_elsewhere(question: Question, most: int, price: Pricer) -> dict[str
 
 class Beside(NamedTuple):
     """What is nearly enough, what is from there on up to some number of GPUs, what on fewer GPUs,
-    and what with the optimizer on the host; `ended`: what a deadline left out.
+    what with the optimizer on the host, and what on a larger host; `ended`: what a deadline left
+    out.
     """
 
     nearest: NearestMiss | None
     larger: Fewest
     fewer: Fit | None
     on_host: Fit | None
+    beyond_host: Fit | None
     ended: tuple[str, ...] = ()
 
 
 def _beside(question: Question, most: int, price: Pricer, deadline: float | None = None) -> Beside:
     """What there is beside a question of which nothing fits, up to `most` GPUs."""
-    shared, on_host = question.cluster.gpu.vendor == "cpu", _on_host(question.pins)
+    shared, pins = question.cluster.gpu.vendor == "cpu", _on_host(question.pins)
 
     def fewest_of(first: int, last: int) -> Fewest:
         none = Fewest(None)
@@ -327,17 +335,29 @@ def _beside(question: Question, most: int, price: Pricer, deadline: float | None
         NEAREST: lambda: nearest_miss(question, price),
         LARGER: lambda: fewest_of(question.gpus + 1, most),
         FEWER: lambda: fewest_of(1, question.gpus - 1),
-        ON_HOST: lambda: fitting_layout(replace(question, pins=on_host), price),
+        ON_HOST: lambda: fitting_layout(replace(question, pins=pins), price),
     }
+    if (endless := _with_endless_host(question)) is not None:
+        pieces[BEYOND_HOST] = lambda: fitting_layout(endless, price) or nearest_miss(endless, price)
     found = done_beside(*(partial(done_by, piece, deadline) for piece in pieces.values()))
     nearest, *fits = (each.answer if each else None for each in found)
     larger, fewer = (each if isinstance(each, Fewest) else Fewest(None) for each in fits[:2])
-    moved = fits[2] if isinstance(fits[2], Fit) else None
+    moved, beyond = (*fits[2:], None)[:2]
+    misses = (each for each in (nearest, beyond) if isinstance(each, NearestMiss))
     if not larger.fit:
         larger = Fewest(None, (*fewer.unsettled, *larger.unsettled))
     ended = tuple(name for name, each in zip(pieces, found, strict=True) if each is None)
-    nearest = nearest if isinstance(nearest, NearestMiss) else None
-    return Beside(nearest, larger, fewer.fit, moved, ended)
+    on_host, larger_host = (each if isinstance(each, Fit) else None for each in (moved, beyond))
+    return Beside(next(misses, None), larger, fewer.fit, on_host, larger_host, ended)
+
+
+def _with_endless_host(question: Question) -> Question | None:
+    """The question on a host that takes whatever is kept there; None where that changes nothing."""
+    kept = any(any(pin.fractions) for pin in question.pins.opening.axes.values())
+    if question.cluster.host_memory_bytes is None or not kept:
+        return None
+    endless = question.cluster.model_copy(update={"host_memory_bytes": None})
+    return replace(question, cluster=endless)
 
 
 def _dropped(question: Question) -> dict[str, int]:

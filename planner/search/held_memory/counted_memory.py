@@ -21,6 +21,7 @@ Rows of a pipeline of which nothing fits by the bound come last, with a budget o
 
 import math
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -210,6 +211,7 @@ class CountedMemory:
         search = PathSearch(
             cuts, proof.open.shape(row, variant), proof.open.chains, self.tally,
             lambda stages: self._offered_s(layout, ranks, stages),
+            partial(proof.no_mix_fits, row, variant),
         )  # fmt: skip
         left = search.settled(layout, lambda: self._limit_s, MOST_PASSES)
         return min((each.bound_s for each in left), default=math.inf)

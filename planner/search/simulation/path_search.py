@@ -18,7 +18,8 @@ MOST_CUTS = 200
 @dataclass(frozen=True, slots=True)
 class PathSearch:
     """The cuts of one layout; `judged` is the whole simulation of one, infinite where it does not
-    fit. What is done is charged to `tally`, and chains are learnt for layouts of the same `shape`.
+    fit, and `no_mix_fits` says whether that holds whatever it recomputes. What is done is charged
+    to `tally`, and chains are learnt for layouts of the same `shape`.
     """
 
     cuts: PathCuts
@@ -26,6 +27,7 @@ class PathSearch:
     chains: KnownChains
     tally: costs.Tally
     judged: Callable[[tuple[Stage, ...]], float]
+    no_mix_fits: Callable[[tuple[Stage, ...]], bool]
 
     def settled(self, layout: Open, limit_s: Callable[[], float], most_passes: int) -> list[Open]:
         """Simulate what may be below the limit, which may fall meanwhile; the layout, with the
@@ -49,9 +51,10 @@ class PathSearch:
             self.tally.spend(self.shape)
             step_s, again = cuts.times.step_s(stages), stages in seen
             found_s = self.judged(stages) if step_s < below_s else step_s
-            if found_s > step_s / SETTLED and several:
+            slower = found_s > step_s / SETTLED
+            if slower and several and not self.no_mix_fits(stages):
                 left.append(layout._replace(bound_s=step_s))  # a slower mix may fit
-            if again or found_s > step_s / SETTLED or not self._learnt(stages):
+            if again or slower or not self._learnt(stages):
                 cuts.forbid(stages)
             seen.add(stages)
 

@@ -250,13 +250,14 @@ class Simulated(SimulatedPlans):
             least_s = max(layout.bound_s, cut.bound_s)
             if self.tally.late:  # no other cut's bound is smaller
                 return [*left, layout._replace(bound_s=least_s, cut=cut)]
-            if self._goes_on():
+            if goes_on := self._goes_on():
                 found_s, cut = self._settle_cut(row, variant, problem, cut, limit_s(row))
                 least_s = max(layout.bound_s, found_s)
-                if least_s < limit_s(row) * SETTLED and cut.recomputes():
-                    self.open.push(self.open.cut_of(least_s, layout, cut))
-                    continue
-            if least_s < limit_s(row) * SETTLED:
+            if least_s >= limit_s(row) * SETTLED or self.no_mix_fits(row, variant, cut.least):
+                continue
+            if goes_on and cut.recomputes():
+                self.open.push(self.open.cut_of(least_s, layout, cut))
+            else:
                 left.append(layout._replace(bound_s=least_s, cut=cut))
         return left
 
@@ -276,6 +277,7 @@ class Simulated(SimulatedPlans):
         search = PathSearch(
             cuts, self.open.shape(row, variant), self.open.chains, self.tally,
             lambda stages: self.judged_s(row, variant, evaluate(problem, stages)),
+            partial(self.no_mix_fits, row, variant),
         )  # fmt: skip
         return search.settled(layout, lambda: limit_s(row) * SETTLED, most_passes)
 

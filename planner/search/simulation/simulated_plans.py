@@ -12,6 +12,7 @@ from meshplan.costmodels.layout import Layout, Stage
 from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.planner.bounds.simulated import Passes
+from meshplan.planner.case.host_memory import host_takes
 from meshplan.planner.cuts.budget import Tally
 from meshplan.planner.problem.coefficients import Priced
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, stage_problem
@@ -112,6 +113,16 @@ class SimulatedPlans:
     def judged_s(self, row: int, variant: Variant, plan: StagePlan | None) -> float:
         """`_judge` of a row that is left; infinite where nothing fits."""
         return self._judge(int(self.kept[row]), variant, plan) if plan else math.inf
+
+    def no_mix_fits(self, row: int, variant: Variant, stages: tuple[Stage, ...]) -> bool:
+        """Whether of a row that is left the host takes too little for this cut, whatever its layers
+        recompute: the optimizer alone is there.
+        """
+        layouts = self.space.layouts
+        if not layouts.optimizer_offload[row] or layouts.activation_offload[row]:
+            return False
+        layout = self.layout_of(int(self.kept[row]), variant, StagePlan(stages, 0, ()))
+        return not host_takes(self.setting, layout)
 
     def _judge(self, row: int, variant: Variant, plan: StagePlan) -> float:
         """The whole simulation of a plan, which is kept if it is the best of its kind."""

@@ -6,9 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from judged_questions import with_memory
+from own_layouts import layout_bytes
 from typer.testing import CliRunner
 
-from meshplan.costmodels.layout import InvalidLayout, Layout, even_stages
+from meshplan.costmodels.layout import InvalidLayout, Layout, Schedule, Stage, even_stages
 from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.tunings import Tuning
@@ -16,6 +18,7 @@ from meshplan.planner.answer.answer import solve
 from meshplan.planner.case.host_memory import HostUse, check_host
 from meshplan.planner.case.plan_file import read_plan
 from meshplan.planner.cli.main import app
+from meshplan.planner.report.fit import misfit_lines
 from meshplan.planner.search.footprint import Fewest, explain, fewest
 from meshplan.planner.search.result import NoLayoutFits
 from meshplan.planner.search.rows.priced_space import Question
@@ -101,6 +104,24 @@ def test_a_host_that_is_too_small_holds_nothing(question: Questions) -> None:
         check_host(setting, layout)
 
 
+@pytest.mark.parametrize(
+    ("part", "begins"), [(1.0, "the GPUs alone hold"), (0.5, "the nearest miss")]
+)
+def test_a_refusal_says_what_the_host_lacks(part: float, begins: str, question: Questions) -> None:
+    """Whether the GPUs would hold a layout, or lack memory too. The rule that excluded most layouts
+    was named as the reason.
+    """
+    asked = asked_of(question, "generic", {"optimizer_offload": "on"})
+    held = fewest(asked, first=4).fit
+    assert held is not None
+    asked = with_memory(asked, part * layout_bytes(asked, held.layout))
+    small = asked.cluster.model_copy(update={"host_memory_bytes": 1e4})
+    asked = replace(asked, cluster=small)
+    first, *_ = misfit_lines(asked, explain(asked))
+    assert first.startswith(begins)
+    assert "MiB, more than its share of 0.00238 MiB" in first
+
+
 @pytest.mark.parametrize("kinds", [(0, 0, 0, 0), (0, 1, 0, 1)], ids=["priced", "checked"])
 def test_a_host_holds_what_its_fullest_rank_sends(
     kinds: tuple[int, ...], question: Questions
@@ -119,6 +140,66 @@ def test_a_host_holds_what_its_fullest_rank_sends(
     with pytest.raises(NoLayoutFits):
         solve(asked, 1)
     assert fewest(asked, first=4) == Fewest(None, unsettled=(4,))
+
+
+def test_what_no_host_takes_is_left_out_where_layers_differ(question: Questions) -> None:
+    """The device holds the larger fraction without recomputing, and no host takes it. The least
+    that kinds of layers need said nothing of the host, so that the best plan stayed FEASIBLE.
+    """
+    pins = {"optimizer_offload": "0.3,0.7", "pipeline_parallel": "1", "tensor_parallel": "1",
+            "micro_batch_size": "1", "data_parallel": "4", "expert_parallel": "1",
+            "zero_stage": "1"}  # fmt: skip
+    asked = replace(
+        question((0, 1, 0, 1), 4, 16), engine=load_engine("generic"), pins=parse_pins(pins)
+    )
+    some, more = (
+        Layout(
+            data_parallel=4, zero_stage=1, stages=even_stages(4, 1, recompute), optimizer_offload=of
+        )
+        for of, recompute in ((0.3, "full"), (0.7, "none"))
+    )
+    (least,), (most,) = (StepModel(asked.setting, each).memory() for each in (some, more))
+    share = min(4, asked.cluster.gpus_per_node)
+    between = {"host_memory_bytes": (least.host + most.host) / 2 * share}
+    asked = with_memory(asked, layout_bytes(asked, some))
+    assert solve(asked, 1).solutions[0].layout == more
+    tight = asked.cluster.model_copy(update=between)
+    found = solve(replace(asked, cluster=tight), 1)
+    assert found.solutions[0].layout == some
+    assert found.status == "OPTIMAL"
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_a_cut_that_no_host_takes_is_settled(chunks: int, question: Questions) -> None:
+    """What the optimizer keeps there no recomputation makes less. Such cuts stayed open: a plan by
+    16 %, a refusal without a proof.
+    """
+    schedule: Schedule = "1f1b" if chunks == 1 else "interleaved_1f1b"
+    pins = {"optimizer_offload": "on", "pipeline_parallel": "2", "micro_batch_size": "1",
+            "virtual_stages": str(chunks), "schedule": schedule}  # fmt: skip
+    ample = replace(
+        question((0, 0, 1, 1), 2, 16), engine=load_engine("generic"), pins=parse_pins(pins)
+    )
+
+    def with_host(share_bytes: float) -> Question:
+        on_a_node = min(2, ample.cluster.gpus_per_node)
+        tight = {"host_memory_bytes": share_bytes * on_a_node}
+        return replace(ample, cluster=ample.cluster.model_copy(update=tight))
+
+    def host_bytes(*counts: int) -> float:
+        layout = Layout(
+            pipeline_parallel=2, virtual_stages=chunks, stages=tuple(map(Stage, counts)),
+            schedule=schedule, optimizer_offload=1.0,
+        )  # fmt: skip
+        return max(float(rank.host) for rank in StepModel(ample.setting, layout).memory())
+
+    even = host_bytes(*[2 // chunks] * (2 * chunks))
+    found = solve(with_host(even * 1.01), 1)
+    assert found.status == "OPTIMAL"
+    assert sum(each.layers for each in found.solutions[0].layout.stages[::2]) == 2
+    with pytest.raises(NoLayoutFits) as refused:
+        solve(with_host(even * 0.99), 1)
+    assert refused.value.proved
 
 
 @pytest.mark.parametrize(
