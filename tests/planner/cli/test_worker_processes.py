@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,14 +38,6 @@ def test_a_block_that_is_interrupted_ends_its_processes() -> None:
         raise KeyboardInterrupt
     assert time.monotonic() - began < 60
     assert not multiprocessing.active_children()
-
-
-@pytest.fixture
-def heard() -> Iterator[None]:
-    """Ctrl-C is heard, also by what a shell started in the background, which begins without."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("heard")
