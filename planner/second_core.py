@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, Generic, TypeVar
 
 from meshplan.planner.free_pages import give_back_freed
+from meshplan.planner.parent_death import die_with_parent
 
 Piece = TypeVar("Piece")
 Done = TypeVar("Done")
@@ -286,11 +287,9 @@ def _called(piece: Callable[[], Done]) -> Done:
 
 
 def _taken(work: Callable[[Piece], Done], pieces: Sequence[Piece], queue: int) -> dict[int, Done]:
-    """The pieces whose numbers this process takes from `queue`, as long as the one that forked it
-    lives.
-    """
-    done, parent = dict[int, Done](), os.getppid()
-    while os.getppid() == parent and (number := os.read(queue, NUMBER)):
+    """The pieces whose numbers this process takes from `queue`."""
+    done = dict[int, Done]()
+    while number := os.read(queue, NUMBER):
         at = int.from_bytes(number, "big")
         done[at] = work(pieces[at])
     return done
@@ -298,16 +297,18 @@ def _taken(work: Callable[[Piece], Done], pieces: Sequence[Piece], queue: int) -
 
 def _forked(work: Callable[[], Iterable[object]]) -> tuple[int, BinaryIO]:
     """A process that does `work` and ends, and what to read its answers from, each when it is
-    there: None behind the last of them, and no more where it failed.
+    there: None behind the last of them, and no more where it failed. It ends with this one.
     """
     _reap(os.WNOHANG)
     reading, writing = os.pipe()
+    parent = os.getpid()
     child = os.fork()
     if child:
         os.close(writing)
         return child, os.fdopen(reading, "rb")
     failed = 1
     try:
+        die_with_parent(parent=parent)
         _ending.clear()
         os.close(reading)
         with os.fdopen(writing, "wb") as pipe:

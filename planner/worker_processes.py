@@ -1,4 +1,4 @@
-"""Processes of our own that work on the pieces of a command, and end with it.
+"""Processes of our own that work on the pieces of a command, and end with it, however it ends.
 
 Every process gets all pieces when it starts, and then the place of one after the other: a large
 piece, which fills a pipe, would wait there for ever once the processes are ended.
@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
+
+from meshplan.planner.parent_death import die_with_parent
 
 Piece = TypeVar("Piece")
 Found = TypeVar("Found")
@@ -71,6 +73,8 @@ def ctrl_c_waits() -> Iterator[None]:
 
 
 def _take(work: Callable[[Any], Any], pieces: Sequence[Any]) -> None:
+    if starter := multiprocessing.parent_process():
+        die_with_parent(parent=starter.pid)
     _given.append((work, pieces))
 
 

@@ -17,7 +17,6 @@ import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record as report_error
 
 from meshplan.executor.engine.watch.heap import keep_freed_memory
-from meshplan.executor.parent_death import die_with_parent
 from meshplan.executor.profile.bench import Bench
 from meshplan.executor.profile.device import found_gpu
 from meshplan.executor.profile.environment import conditions, header
@@ -38,6 +37,7 @@ from meshplan.executor.profile.sweeps import SWEEPS, is_of, merged, named, repea
 from meshplan.executor.profile.write import Measured, MeasuringRanks, build_cluster
 from meshplan.hardware_profiles.load import save_cluster
 from meshplan.hardware_profiles.local_cpu import num_cores
+from meshplan.planner.parent_death import die_with_parent
 
 Value = TypeVar("Value")
 RESERVE_S = 10.0  # of the time limit, for starting the processes and for writing

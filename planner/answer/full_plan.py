@@ -113,9 +113,9 @@ def full_plan(
     """`chosen_plan` with its runners-up, reasons, measured runs, batches nearby and what more
     memory would buy; `left_out` is told what of it Ctrl-C left out.
     """
-    give_back_freed(cycles=True)
     asked, notes = beside.asked, {"notes": beside.asked.notes}
     try:
+        give_back_freed(cycles=True)
         found = chosen_plan(asked, result, robust=robust, top=top)
     except KeyboardInterrupt:
         left_out("runners-up, a choice among ties, and all that stands beside the fastest layout")

@@ -14,23 +14,23 @@ A command's module is imported when the command is called, so that `meshplan --h
 once and a command pays only for what it needs.
 """
 
-import difflib
-import errno
-import gc
-import importlib
-import os
-import signal
-import sys
-from itertools import pairwise
-from typing import Annotated, Any, NoReturn
-
-from meshplan.hardware_profiles.dataclass import dataclass
-from meshplan.planner.cli.start_up import import_numpy, importing
+from meshplan.planner.cli.start_up import ends_on_ctrl_c, import_numpy, importing
 
 with importing():
+    import difflib
+    import errno
+    import gc
+    import importlib
+    import os
+    import signal
+    import sys
+    from itertools import pairwise
+    from typing import Annotated, Any, NoReturn
+
     import typer
     from typer.core import TyperGroup
 
+    from meshplan.hardware_profiles.dataclass import dataclass
     from meshplan.planner.cli.options import Finite
     from meshplan.planner.cli.usage import note_repeated, refuse_empty, with_value
 
@@ -127,6 +127,9 @@ UsageError: Any = typer.BadParameter.__mro__[1]
 
 TYPED = "meshplan.typed"
 """Where the words of the command line are kept for its errors."""
+
+CTRL_C = 128 + signal.SIGINT
+"""What a shell calls the end of a program by Ctrl-C."""
 
 READER_LEFT = 128 + signal.SIGPIPE
 """What a shell calls the end of a program whose reader left: no finding of `check`, which is 1."""
@@ -308,7 +311,12 @@ def main() -> None:
             sys.exit(READER_LEFT)
         print(f"error: cannot write standard output: {error.strerror}", file=sys.stderr)
         sys.exit(1)
+    except Exception as error:
+        if "KeyboardInterrupt" not in str(error):
+            raise
+        sys.exit(CTRL_C)  # pydantic makes an error of Ctrl-C that comes while it builds a class
     finally:
+        ends_on_ctrl_c()
         gc.freeze()  # what ends with the process is not looked through for garbage
 
 

@@ -26,6 +26,7 @@ from meshplan.planner.case.plan_file import Plan, write_plan
 from meshplan.planner.case.plan_findings import Sizes
 from meshplan.planner.cli.progress import SearchLine
 from meshplan.planner.report.output import console, print_json
+from meshplan.planner.search.ctrl_c import unheard_once
 from meshplan.planner.search.progress import Fastest, Progress
 from meshplan.planner.search.result import NoLayoutFits, SearchEnded, SearchResult
 from meshplan.planner.second_core import done_meanwhile
@@ -108,21 +109,21 @@ def answer(arguments: Arguments, gpus: str, wanted: Wanted) -> None:
         plan = full_plan(
             beside, result, robust=wanted.robust, top=wanted.top, left_out=_say_left_out
         )
-    plan = plan.model_copy(update={"sizes": sizes})
-    if wanted.out:
-        write_plan(plan, wanted.out)
+    with unheard_once():
+        plan = plan.model_copy(update={"sizes": sizes})
+        if wanted.out:
+            write_plan(plan, wanted.out)
     found, unmet = _beside_plan(asked, plan, yours, wanted)
-    if wanted.as_json:
-        _print_document(plan, wanted, found)
-    else:
-        from meshplan.planner.report.plan import print_answer
+    with unheard_once():
+        if wanted.as_json:
+            _print_document(plan, wanted, found)
+        else:
+            from meshplan.planner.report.plan import print_answer
 
-        print_answer(asked, result, plan, fewest)
-        _print_beside(plan, wanted, found)
-    if wanted.dry_run:
-        from meshplan.planner.report.dry_run import dry_run_line
-
-        print(dry_run_line(plan, asked.question), file=sys.stderr if wanted.as_json else sys.stdout)
+            print_answer(asked, result, plan, fewest)
+            _print_beside(plan, wanted, found)
+        sys.stdout.flush()
+    _print_dry_run(asked, plan, wanted)
     if wanted.out:
         print(f"wrote {wanted.out}, for meshplan explain, execute and export", file=sys.stderr)
     elif not wanted.as_json:
@@ -181,6 +182,19 @@ def _print_beside(plan: Plan, wanted: Wanted, found: "Comparison | None") -> Non
         print_comparison(console(), str(wanted.compare), found)
 
 
+def _print_dry_run(asked: Asked, plan: Plan, wanted: Wanted) -> None:
+    if not wanted.dry_run:
+        return
+    from meshplan.planner.report.dry_run import dry_run_line
+
+    try:
+        line = dry_run_line(plan, asked.question)
+    except KeyboardInterrupt:
+        print("interrupted: there is no dry run", file=sys.stderr)
+    else:
+        print(line, file=sys.stderr if wanted.as_json else sys.stdout)
+
+
 def _searched(
     asked: Asked, wanted: Wanted, proved: Callable[[Fastest], None], deadline: float | None
 ) -> tuple[SearchResult, FewestGpus | NoFewer | None]:
@@ -234,6 +248,9 @@ def _beside_plan(
         return compared(asked, plan, yours, gpu_hour_price=price, time_limit_s=limit_s), None
     except NoLayoutFits as error:
         return None, error
+    except KeyboardInterrupt:
+        _say_left_out(f"a comparison with {wanted.compare}")
+        return None, None
 
 
 def _count(text: str) -> int:

@@ -3,6 +3,8 @@
 import gc
 import importlib
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,16 +14,30 @@ ONE_THREAD = "OPENBLAS_NUM_THREADS"
 @contextmanager
 def importing() -> Iterator[None]:
     """Imports without a search for garbage meanwhile: there is none among what modules hold, nor is
-    it looked through later.
+    it looked through later. Ctrl-C ends the process: there is nothing to keep yet, and what is half
+    imported would fail with errors of its own.
     """
-    was_on = gc.isenabled()
+    was_on, was_heard = gc.isenabled(), ends_on_ctrl_c()
     gc.disable()
     try:
         yield
     finally:
+        if was_heard:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         gc.freeze()
         if was_on:
             gc.enable()
+
+
+def ends_on_ctrl_c() -> bool:
+    """Have Ctrl-C end the process at once and unsaid, where it raised `KeyboardInterrupt`; whether
+    it did. Only the main thread may say so.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    raised = is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if raised:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return raised
 
 
 def import_numpy() -> None:

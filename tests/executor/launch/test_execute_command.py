@@ -234,7 +234,7 @@ SCRIPTED = """
     rank = os.environ["RANK"]
     (pathlib.Path(os.environ["PIDS"]) / rank).write_text(str(os.getpid()))
     from meshplan.executor.engine.watch.heartbeat import Heartbeat
-    from meshplan.executor.parent_death import die_with_parent
+    from meshplan.planner.parent_death import die_with_parent
     die_with_parent()
     beat = Heartbeat(out / f"rank{rank}.phase")
     step = json.loads(os.environ["STEP"])

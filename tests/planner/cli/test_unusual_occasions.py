@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from called import run
 
 from meshplan.hardware_profiles.load_models import load_model_config
@@ -274,3 +276,38 @@ def test_a_repository_of_the_catalogue_is_planned() -> None:
     document = json.loads(result.stdout)
     assert document["model"]["name"] == "llama-3.1-8b"
     assert any("meta-llama/Llama-3.1-8B has the sizes of" in note for note in document["notes"])
+
+
+@pytest.mark.usefixtures("heard")
+@pytest.mark.parametrize(
+    ("interrupted", "times", "code"),
+    [
+        ("cli.planned.write_plan", 1, 0),
+        ("cli.planned.write_plan", 2, 130),
+        ("cli.planned.print_json", 1, 0),
+        ("cli.comparing.compared", 1, 0),
+    ],
+)
+def test_one_ctrl_c_loses_no_plan_that_is_written_and_printed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, interrupted: str, times: int, code: int
+) -> None:
+    """What is left then takes a moment, but for a comparison, which is left out. Two end it."""
+    plan, again = tmp_path / "plan.yaml", tmp_path / "again.yaml"
+    run(*SMALL, "--top", "1", "--json", "--out", str(plan))
+    module, _, name = f"meshplan.planner.{interrupted}".rpartition(".")
+    real = getattr(importlib.import_module(module), name)
+
+    def pressed(*arguments: Any, **options: Any) -> Any:
+        for _ in range(times):
+            signal.raise_signal(signal.SIGINT)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(f"{module}.{name}", pressed)
+    words = ("--top", "1", "--json", "--out", str(again), "--compare", str(plan))
+    result = run(*SMALL, *words)
+    assert result.exit_code == code
+    assert again.exists() == (code == 0)
+    if not code:
+        found = json.loads(result.stdout)
+        assert found["layout"] == yaml.safe_load(plan.read_text())["layout"]
+        assert ("comparison" in found) == ("compared" not in interrupted)

@@ -3,9 +3,11 @@
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -38,14 +40,6 @@ def test_a_block_that_is_interrupted_ends_its_processes() -> None:
     assert not multiprocessing.active_children()
 
 
-@pytest.fixture
-def heard() -> Iterator[None]:
-    """Ctrl-C is heard, also by what a shell started in the background, which begins without."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("heard")
 def test_ctrl_c_that_another_thread_hears_comes_after_the_processes_have_started() -> None:
     """Not between the start of one and its place among those that are ended."""
@@ -63,3 +57,23 @@ def test_ctrl_c_that_another_thread_hears_comes_after_the_processes_have_started
         start()
     assert seen == ["gone on"]
     asleep.join()
+
+
+KILLED = """
+import os, signal, time
+from meshplan.planner.worker_processes import in_processes
+
+if __name__ == "__main__":
+    with in_processes(1, time.sleep, [0, 60]) as futures:
+        futures[0].result()  # the process is at work
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_processes_end_with_the_one_that_was_killed(tmp_path: Path) -> None:
+    """Whoever reads standard output, which both have, sees its end in time."""
+    program = tmp_path / "killed.py"
+    program.write_text(KILLED)
+    command = [sys.executable, str(program)]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, timeout=30, check=False)
+    assert ended.returncode == -signal.SIGKILL

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -426,3 +427,35 @@ def test_a_second_process_takes_part_where_what_is_left_is_worth_it(
     monkeypatch.setattr(second_core, "done_of_each", noted)
     assert second_core.done_of_many(work, seconds) == [2 * each for each in seconds]
     assert shared == seconds[here:]
+
+
+KILLED = """
+import os, signal, time
+from meshplan.planner import second_core
+from meshplan.planner.second_core import Begun, done_of_each
+
+def work(piece):
+    if os.getpid() == own:
+        os.read(told, 1)  # the other process is at work
+        os.kill(own, signal.SIGKILL)
+    os.write(tell, b"x")
+    time.sleep(60)
+
+own = os.getpid()
+told, tell = os.pipe()
+second_core._has_second_core = lambda: True
+begun = {BEGUN}
+work(0)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
+@pytest.mark.parametrize(
+    "begun", ["Begun(lambda: work(1))", "done_of_each(work, [0, 1])"], ids=["begun", "shared"]
+)
+def test_a_fork_ends_with_the_process_that_was_killed(begun: str) -> None:
+    """Whoever reads standard output, which both have, sees its end in time."""
+    program = KILLED.replace("{BEGUN}", begun)
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, capture_output=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stderr) == (-signal.SIGKILL, b"")
