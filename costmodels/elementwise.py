@@ -130,7 +130,7 @@ def _along(choose: np.ufunc, values: NDArray[Any], axis: int) -> NDArray[Any]:
     if values.shape[axis] > FEW:
         reduced: NDArray[Any] = choose.reduce(values, axis)
         return reduced
-    before = (slice(None),) * (axis % values.ndim)
+    before: tuple[Any, ...] = (slice(None),) * (axis % values.ndim)
     found = np.array(values[(*before, 0)])
     for place in range(1, values.shape[axis]):
         choose(found, values[(*before, place)], out=found)

@@ -147,8 +147,8 @@ class _LeastHeld:
                 np.maximum(most[unit], room / of_unit, out=most[unit])
                 least = [least_along(weight / of_unit, 1) for weight in weights]
                 np.minimum(weighs[unit], least, out=weighs[unit])
-        fits: Bools = most.sum(axis=2) >= np.array(counts) @ weighs * FRACTIONS
-        return fits.all(axis=0)
+        fits = most.sum(axis=2) >= np.array(counts) @ weighs * FRACTIONS
+        return np.asarray(fits.all(axis=0))
 
     def _layers(self, modes: tuple[int, ...], each: list[list[int]], some: Ints) -> list[Floats]:
         """Of `each` of several lists of kinds, by rank of `some` rows, the most layers of the
