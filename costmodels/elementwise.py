@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 Number = float | NDArray[np.floating[Any]]
 Condition = bool | NDArray[np.bool_]
+FEW = 16
 
 
 class Adds:
@@ -114,20 +115,23 @@ def log2(a: Number) -> Number:
 
 
 def least_along(values: NDArray[Any], axis: int) -> NDArray[Any]:
-    """`values.min(axis)` of an axis of few places: numpy's own loop over so short an axis takes
-    five to forty times as long.
+    """`values.min(axis)`: numpy's own loop over an axis of `FEW` places takes up to forty times as
+    long.
     """
     return _along(np.minimum, values, axis)
 
 
 def most_along(values: NDArray[Any], axis: int) -> NDArray[Any]:
-    """`values.max(axis)` of an axis of few places."""
+    """`values.max(axis)` of such an axis."""
     return _along(np.maximum, values, axis)
 
 
 def _along(choose: np.ufunc, values: NDArray[Any], axis: int) -> NDArray[Any]:
-    first, *others = np.moveaxis(values, axis, 0)
-    found = np.array(first)
-    for each in others:
-        choose(found, each, out=found)
+    if values.shape[axis] > FEW:
+        reduced: NDArray[Any] = choose.reduce(values, axis)
+        return reduced
+    before: tuple[Any, ...] = (slice(None),) * (axis % values.ndim)
+    found = np.array(values[(*before, 0)])
+    for place in range(1, values.shape[axis]):
+        choose(found, values[(*before, place)], out=found)
     return found

@@ -121,6 +121,9 @@ def distinct(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
     key, most = columns[0].astype(np.int64, copy=False), int(columns[0].max(initial=0))
     for column in columns[1:]:
         numbers = int(column.max(initial=0)) + 1
+        if numbers > LARGEST_TABLE * len(key):  # mostly few, as far apart as shares are
+            each, column = numbered(column)
+            numbers = len(each)
         if numbers == 1:
             continue
         if (most + 1) * numbers > LARGEST_TABLE * len(key):
@@ -141,6 +144,14 @@ def each_once(values: Values) -> Values:
     new = np.concatenate([ordered[:1] == ordered[:1], ordered[1:] != ordered[:-1]])
     found: Values = ordered[new]
     return found
+
+
+def numbered(values: Ints) -> tuple[Ints, Ints]:
+    """The different values, ascending, and which of them each one is. `numpy.unique` gives the
+    same, but sorts the places too, which takes twice as long where few values differ.
+    """
+    each = each_once(values)
+    return each, np.searchsorted(each, values).astype(np.int64, copy=False)
 
 
 def one_of(values: Ints | Number, few: Iterable[int]) -> Bools:

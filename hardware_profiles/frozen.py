@@ -24,15 +24,16 @@ class Frozen(BaseModel):
     @classmethod
     def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
         """`gpus = true` is not 1, which pydantic would make of it."""
-        if _holds_truth(value) and _of_numbers(cls, str(info.field_name)):
+        if _of_numbers(cls, str(info.field_name)) and _holds_truth(value):
             raise ValueError("a number is wanted, not true or false")
         return value
 
 
 def _holds_truth(value: Any) -> bool:
-    inside = value.values() if isinstance(value, dict) else value
-    if isinstance(inside, list | tuple) or inside is not value:
-        return any(map(_holds_truth, inside))
+    if isinstance(value, dict):
+        return any(map(_holds_truth, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(_holds_truth, value))
     return isinstance(value, bool)
 
 

@@ -5,6 +5,7 @@ configuration classes in huggingface/transformers 5.24; `tests/costmodels/model/
 drops each field of each family's defaults and asks for the same model or a refusal.
 """
 
+from functools import cache
 from typing import Any
 
 BY_FIELD: dict[str, dict[int, str]] = {
@@ -151,12 +152,18 @@ OTHER_NAMES = (
 
 def class_defaults(model_type: str) -> tuple[tuple[str, int], ...]:
     """The fields of a family that mean something where a file leaves them out, and what."""
-    return tuple(
-        (field, value)
-        for field, families in BY_FIELD.items()
-        for value, types in families.items()
-        if model_type in types.split()
-    )
+    return _by_type().get(model_type, ())
+
+
+@cache
+def _by_type() -> dict[str, tuple[tuple[str, int], ...]]:
+    """`class_defaults` of each family that has any."""
+    found: dict[str, tuple[tuple[str, int], ...]] = {}
+    for field, families in BY_FIELD.items():
+        for value, types in families.items():
+            for each in dict.fromkeys(types.split()):
+                found[each] = (*found.get(each, ()), (field, value))
+    return found
 
 
 def nothing_left_out(config: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from meshplan.costmodels.elementwise import most_along
 from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.orders import V_SHAPED
@@ -126,7 +127,7 @@ def _first_s(passes: Passes, extremes: _Extremes) -> Floats:
     late, lines = passes.late, [SHOWN, BEYOND_ANY]
     layer = late.layer[:, lines]
     least = np.minimum(layer * extremes.fewest[:, 0], layer * extremes.most[:, 0]).sum(axis=2)
-    found: Floats = (least + late.ends[:, lines, 0] + late.fixed[:, lines]).max(axis=1)
+    found: Floats = most_along(least + late.ends[:, lines, 0] + late.fixed[:, lines], 1)
     return found
 
 

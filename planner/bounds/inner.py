@@ -109,68 +109,74 @@ class _LeastHeld:
         """
         counts = space.kind_counts
         enough = np.flatnonzero(np.all(self.room >= self.floor, axis=1))
-        lightest = self._layers(modes, list(range(len(counts))), enough)
+        lightest = self._layers(modes, [list(range(len(counts)))], enough)[0]
         all_held = lightest.sum(axis=1) >= sum(counts)
         enough = enough[all_held & np.all(lightest[:, 1:-1] >= 1, axis=1)]
-        for kinds in self._some_kinds(len(counts)):
-            count = sum(counts[kind] for kind in kinds)
-            enough = enough[self._layers(modes, kinds, enough).sum(axis=1) >= count]
-        for kind in range(len(counts)) if len(counts) > 1 else ():
-            enough = enough[self._as_they_weigh(modes, counts, kind, enough)]
+        if len(counts) > 1:
+            enough = enough[self._hold_some_kinds(modes, counts, enough)]
+            enough = enough[self._as_they_weigh(modes, counts, enough)]
         found = np.zeros(len(self.rows), bool)
         found[enough] = True
         return found
+
+    def _hold_some_kinds(self, modes: tuple[int, ...], counts: list[int], some: Ints) -> Bools:
+        """Whether the layers of each of `_some_kinds` find room in `some` rows."""
+        each = self._some_kinds(len(counts))
+        layers = self._layers(modes, each, some)
+        wanted = [sum(counts[kind] for kind in kinds) for kinds in each]
+        held = [of.sum(axis=1) >= count for of, count in zip(layers, wanted, strict=True)]
+        return reduce(np.logical_and, held)
 
     def _some_kinds(self, number: int) -> list[list[int]]:
         """Each kind alone, and the two, three, ... whose states weigh most."""
         heaviest = np.argsort(-self.prices.layer_state_kib[self.rows].sum(axis=0)).tolist()
         several = [heaviest[:few] for few in range(2, number)]
-        return [[kind] for kind in range(number) if number > 1] + several
+        return [[kind] for kind in range(number)] + several
 
-    def _as_they_weigh(
-        self, modes: tuple[int, ...], counts: list[int], unit: int, some: Ints
-    ) -> Bools:
-        """Whether `some` rows have room for all layers, in layers of one kind: of these a rank has
+    def _as_they_weigh(self, modes: tuple[int, ...], counts: list[int], some: Ints) -> Bools:
+        """Whether `some` rows have room for all layers, in layers of each kind: of these a rank has
         room for so many at most, whatever its largest transient is, and a layer of another kind
         weighs on any rank at least what it weighs on the one where it weighs least.
         """
-        most = np.zeros((len(some), self.held.shape[1]))
-        weighs = np.full((len(counts), len(some)), np.inf)
-        for room, weights in self._rooms(modes, list(range(len(counts))), some):
-            of_unit = np.maximum(weights[unit], 1)
-            np.maximum(most, room / of_unit, out=most)
-            least = [least_along(weight / of_unit, 1) for weight in weights]
-            np.minimum(weighs, least, out=weighs)
-        fits: Bools = most.sum(axis=1) >= np.array(counts) @ weighs * FRACTIONS
-        return fits
+        kinds = range(len(counts))
+        most = np.zeros((len(kinds), len(some), self.held.shape[1]))
+        weighs = np.full((len(kinds), len(kinds), len(some)), np.inf)
+        for room, weights in self._rooms(modes, some):
+            for unit in kinds:
+                of_unit = np.maximum(weights[unit], 1)
+                np.maximum(most[unit], room / of_unit, out=most[unit])
+                least = [least_along(weight / of_unit, 1) for weight in weights]
+                np.minimum(weighs[unit], least, out=weighs[unit])
+        fits = most.sum(axis=2) >= np.array(counts) @ weighs * FRACTIONS
+        return np.asarray(fits.all(axis=0))
 
-    def _layers(self, modes: tuple[int, ...], kinds: list[int], some: Ints) -> Floats:
-        """By rank of `some` rows the most layers of the lightest of `kinds`: over each largest
-        transient that its modes may have, with the least saved by the modes of no larger one.
+    def _layers(self, modes: tuple[int, ...], each: list[list[int]], some: Ints) -> list[Floats]:
+        """Of `each` of several lists of kinds, by rank of `some` rows, the most layers of the
+        lightest of them: over each largest transient that its modes may have, with the least saved
+        by the modes of no larger one.
 
         Whole numbers below 2^52 are divided and rounded down without error.
         """
-        most = np.zeros((len(some), self.held.shape[1]))
-        for room, weights in self._rooms(modes, kinds, some):
-            weight = reduce(np.minimum, weights)
-            np.maximum(most, np.floor(room / np.maximum(weight, 1)), out=most)
-        return np.minimum(most, MOST_LAYERS)
+        most = [np.zeros((len(some), self.held.shape[1])) for _ in each]
+        for room, weights in self._rooms(modes, some):
+            for kinds, found in zip(each, most, strict=True):
+                weight = reduce(np.minimum, [weights[kind] for kind in kinds])
+                np.maximum(found, np.floor(room / np.maximum(weight, 1)), out=found)
+        return [np.minimum(found, MOST_LAYERS) for found in most]
 
-    def _rooms(
-        self, modes: tuple[int, ...], kinds: list[int], some: Ints
-    ) -> Iterator[tuple[Floats, list[Floats]]]:
+    def _rooms(self, modes: tuple[int, ...], some: Ints) -> Iterator[tuple[Floats, list[Floats]]]:
         """For each largest transient of `some` rows the room beside it, [row, rank], and what a
-        layer of each of `kinds` weighs at least, each [row, rank].
+        layer of each kind weighs at least, each [row, rank].
         """
         c, rows = self.prices, self.rows[some]
-        saved = c.layer_saved_kib[rows][:, kinds][:, :, list(modes)]
+        saved = c.layer_saved_kib[rows][:, :, list(modes)]
         transient = c.transient_kib[rows][:, list(modes)]
-        state = c.layer_state_kib[rows][:, kinds]
+        state = c.layer_state_kib[rows]
         held, floor, room = self.held[some], self.floor[some], self.room[some]
         for largest in transient.T:
             within = (transient <= largest[:, None])[:, None, :]
             least = np.minimum(least_along(np.where(within, saved, MOST_KIB), 2), MOST_KIB)
-            weights = [state[:, [k]] + least[:, [k]] * held for k in range(len(kinds))]
+            weights = [state[:, [k]] + least[:, [k]] * held for k in range(state.shape[1])]
             yield room - np.maximum(largest[:, None], floor), weights
 
 

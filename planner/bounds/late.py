@@ -81,10 +81,8 @@ def reduce_lines(
     least, m = work
     room = found.layer_room_s[rows][:, :, modes, BACKWARD] * passes[:, None, None]
     longer = found.layer_s[rows][:, :, modes].sum(axis=3) - least[:, :, None]
-    rooms = [
-        most_along(room - often[:, None, None] * longer, 2)
-        for often in (m, np.ones_like(m), np.zeros_like(m))
-    ]
+    often = m[:, None, None] * longer, longer
+    rooms = [*(most_along(room - each, 2) for each in often), most_along(room, 2)]
     ends = found.ends_room_s[rows][:, :, BACKWARD] * passes[:, None]
     return _lines(found.reduce.take(rows), rooms, ends)
 

@@ -33,6 +33,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from meshplan.costmodels.elementwise import least_along
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.prices.passes import PassSeconds
 from meshplan.costmodels.seconds.chunk_traffic import beside_chunks
@@ -84,7 +85,7 @@ class Passes:
         """Those of `rows` of `found`, or of all, run as `same`."""
         modes = [same.columns[mode] for mode in same.modes]
         each = found.layer_s[rows][:, :, modes]
-        layer = each.min(axis=2)
+        layer = least_along(each, 2)
         update, late = _once_per_step(found, rows, same, layer)
         return cls(
             layer=layer,

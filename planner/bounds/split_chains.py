@@ -9,6 +9,7 @@ from itertools import product
 
 import numpy as np
 
+from meshplan.costmodels.elementwise import least_along, most_along
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.first_mixes import first_mixes, mix_times
@@ -125,7 +126,7 @@ def _most_replays(same: SamePipeline) -> Floats:
     """[chunk, row, split] seconds by which the slowest modes are longer than the fastest."""
     kinds = layers_of_kind(same.pattern, len(same.kind_counts), same.splits or ())
     ns = same.prices.layer_ns[:, :, list(same.modes)]
-    longer = (ns.max(axis=2) - ns.min(axis=2) + 1) / NS_PER_S
+    longer = (most_along(ns, 2) - least_along(ns, 2) + 1) / NS_PER_S
     found: Floats = longer @ kinds.transpose(2, 0, 1)
     return found
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from meshplan.costmodels.elementwise import least_along
 from meshplan.costmodels.layouts import Bools, Floats, Ints, each_once
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.same_pipeline import SamePipeline
@@ -59,7 +60,7 @@ class LayoutStages:
         self.room, self.room_then, self.floor = _rooms(same)
         ns = np.minimum(c.layer_ns[:, :, self.modes], MOST_NS)
         kib = np.minimum(c.layer_saved_kib[:, :, self.modes], MOST_KIB)
-        self.fastest_ns = self._running(ns.min(axis=2))
+        self.fastest_ns = self._running(least_along(ns, 2))
         prices = _prices(ns[:, each_once(self.kinds)], kib[:, each_once(self.kinds)])
         transient = c.transient_kib[:, self.modes]
         self.mixes = []
@@ -69,12 +70,12 @@ class LayoutStages:
             self.mixes.append(self._mixes(*mixed, prices, largest))
 
     def _mixes(self, ns: Floats, kib: Floats, prices: Floats, transient: Ints) -> _Mixes:
-        fastest_ns = ns.min(axis=2)
-        kept = np.where(ns == fastest_ns[:, :, None], kib, MOST_KIB).min(axis=2)
-        paid = [self._running((ns + each[:, None, None] * kib).min(axis=2)) for each in prices]
+        fastest_ns = least_along(ns, 2)
+        kept = least_along(np.where(ns == fastest_ns[:, :, None], kib, MOST_KIB), 2)
+        paid = [self._running(least_along(ns + each[:, None, None] * kib, 2)) for each in prices]
         return _Mixes(
             transient_kib=transient,
-            least_kib=self._running(kib.min(axis=2)),
+            least_kib=self._running(least_along(kib, 2)),
             fastest_kib=self._running(kept),
             fastest_ns=self._running(fastest_ns),
             prices=prices,

@@ -17,11 +17,13 @@ the means leave (gpt-oss-120b on 16 ranks: 8 % below the best against 2 %).
 """
 
 import math
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from meshplan.costmodels.elementwise import most_along
 from meshplan.costmodels.layouts import Floats, Ints, each_once
 
 MOST_LABELS = 1_000  # labels kept at one stage
@@ -126,7 +128,7 @@ class LeastLongest:
         bound = np.maximum(longest, self._least[stage + 1][place])
         if self._chains:
             spent = spent + tables.costs[stage][step]
-            bound = np.maximum(bound, (spent + tables.rest[stage + 1][place]).max(axis=1))
+            bound = np.maximum(bound, most_along(spent + tables.rest[stage + 1][place], 1))
         way = np.column_stack([labels.way[label], step])
         return _Labels(stage + 1, place, spent, longest, bound, way)
 
@@ -197,7 +199,7 @@ def _beaten(place: Ints, costs: Floats) -> NDArray[np.bool_]:
         if len(some) < 2:
             continue
         one = costs[some]
-        no_worse = (one[:, None] <= one[None]).all(axis=2)
+        no_worse = reduce(np.logical_and, (each[:, None] <= each for each in one.T))
         equal_later = no_worse & no_worse.T & (np.arange(len(some))[:, None] > np.arange(len(some)))
         beaten[some] = (no_worse & ~np.eye(len(some), dtype=bool) & ~equal_later).any(axis=0)
     return beaten

@@ -11,7 +11,7 @@ import numpy as np
 
 from meshplan.costmodels.elementwise import least_along
 from meshplan.costmodels.layout import Schedule
-from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.costmodels.layouts import Floats, Ints, numbered
 from meshplan.costmodels.schedule.in_flight import enough
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.hardware_profiles.dataclass import dataclass
@@ -160,7 +160,7 @@ class SamePipeline(Pipelines):
         """
         if len(self.m) == 1:
             return [enough(self.schedule, self.pp, int(self.m[0]))], np.zeros(1, np.int64)
-        each, which = np.unique(self.m, return_inverse=True)
+        each, which = numbered(self.m)
         most = [enough(self.schedule, self.pp, m) for m in each.tolist()]
         sizes = sorted(set(most))
         place = {size: at for at, size in enumerate(sizes)}

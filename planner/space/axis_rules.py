@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from meshplan.costmodels.layouts import Ints, distinct, each_once, one_of, thousandths
+from meshplan.costmodels.layouts import Ints, distinct, each_once, numbered, one_of, thousandths
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engine_schema import Legality
@@ -114,7 +114,7 @@ def inner_ranks(funnel: Funnel) -> Ints:
 
 def _keep_dividing(funnel: Funnel, sizes: Ints) -> None:
     """Only the rows whose degrees divide one of `sizes`, uncounted: the others are no layouts."""
-    products, which = np.unique(inner_ranks(funnel), return_inverse=True)
+    products, which = numbered(inner_ranks(funnel))
     divide = np.array([bool((sizes % product == 0).any()) for product in products], dtype=bool)
     funnel.columns = {name: c[divide[which]] for name, c in funnel.columns.items()}
 
@@ -141,7 +141,7 @@ def open_replicas(funnel: Funnel, training: Training, sizes: Ints, gpus_per_node
 def _pipelines(funnel: Funnel, model: Model, legality: Legality) -> None:
     funnel.keep_pinned("pipeline_parallel")
     pp = funnel["pipeline_parallel"]
-    degrees, which = np.unique(pp, return_inverse=True)
+    degrees, which = numbered(pp)
     apart = apart_allowed(funnel.pins)
     cuts = np.array([
         can_split_stack(model, legality, degree, 1, apart) for degree in degrees.tolist()

@@ -24,6 +24,8 @@ from meshplan.planner.problem.first_layers import fewest_first
 from meshplan.planner.problem.recompute_mixes import mixed, mixes, prefix
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, objective_of
 
+UNFIT_NS = np.iinfo(np.int64).max  # of a mix that does not fit: no other takes as long
+
 
 class Price(NamedTuple):
     """The fastest way in which one stage holds its layers."""
@@ -137,7 +139,7 @@ class Intervals:
         if not fits.any():
             return None
         time = mixed(self._times, first, cut, second, end)
-        best = int(np.where(fits, time, np.iinfo(np.int64).max).argmin())
+        best = int(np.where(fits, time, UNFIT_NS).argmin())
         return Price(int(time[best]) + self._ends_ns(stage), int(selective[best]), int(full[best]))
 
     def _fits(self, key: Interval, saved: Any, transient: Any) -> Any:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshplan.costmodels.layouts import distinct, each_once, one_of
+from meshplan.costmodels.layouts import distinct, each_once, numbered, one_of
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2**40)), min_size=1))
@@ -49,6 +49,24 @@ def test_distinct_rows_are_those_that_sorting_finds(seed: int) -> None:
     found = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)[1]
     assert (which == found.reshape(-1)).all()
     assert all((column[first][which] == column).all() for column in columns)
+
+
+@given(st.lists(st.integers(-3, 2**40)))
+def test_values_are_numbered_as_numpy_numbers_them(values: list[int]):
+    """None, equal ones and such as are far apart."""
+    each, which = numbered(np.array(values, np.int64))
+    known, places = np.unique(np.array(values, np.int64), return_inverse=True)
+    assert each.tolist() == known.tolist()
+    assert which.tolist() == places.tolist()
+    assert which.dtype == np.int64
+
+
+def test_shares_that_are_far_apart_are_told_apart_by_number() -> None:
+    """Parts of 10^9, as the table of work has them, beside a column that no row differs in."""
+    shares = np.array([0, 10**9, 333_333_333, 10**9, 0], np.int64)
+    first, which = distinct((shares, np.full(5, 10**12), np.array([1, 0, 0, 0, 1], np.int64)))
+    assert which.tolist() == [0, 2, 1, 2, 0]
+    assert first.tolist() == [0, 2, 1]
 
 
 @pytest.mark.parametrize(("values", "few"), [([], [3]), ([4, 2**40, 3], []), ([9, 3, 9], [3, 7])])

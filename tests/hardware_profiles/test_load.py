@@ -93,6 +93,9 @@ def test_a_profile_of_another_format_says_which_one_is_read(tmp_path: Path) -> N
         pytest.param("gpu = 'h100-sxm'\nspeed = 3", "speed: no such field", id="an unknown key"),
         pytest.param("gpu = 'h101'", "did you mean", id="an unknown GPU"),
         pytest.param("collective_points = '''\na,b\n1\n'''", "cannot be read", id="a short row"),
+        pytest.param("a." * 20 + "b = 1", "a key of 20 parts or more", id="a key without end"),
+        pytest.param("[" + "a . " * 20 + "b]", "a key of 20 parts or more", id="a spaced table"),
+        pytest.param("a." * 19 + "b = 1", "a: no such field", id="a key of 20 parts but one"),
     ],
 )
 def test_unreadable_files_give_one_line(text: str, said: str, tmp_path: Path) -> None:
@@ -103,6 +106,19 @@ def test_unreadable_files_give_one_line(text: str, said: str, tmp_path: Path) ->
         load_cluster(path)
     assert said in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_tables_are_read_between_single_and_double_quotes(tmp_path: Path) -> None:
+    """Files are written between single ones, which are read faster; older files are read too."""
+    cluster, (single, double) = (
+        load_cluster("dgx-h100"),
+        (tmp_path / n for n in ("1.toml", "2.toml")),
+    )
+    save_cluster(cluster, single)
+    text = single.read_text(encoding="utf-8")
+    assert "matmul_points = '''\n" in text
+    double.write_text(text.replace("'''", '"""'), encoding="utf-8")
+    assert load_cluster(double) == load_cluster(single) == cluster
 
 
 def test_a_count_that_is_none_is_refused_by_name(tmp_path: Path) -> None:
