@@ -94,7 +94,7 @@ def _case(words: list[Fact], script: Script, path: str, text: str, start: Start 
     launcher, near = with_options(began, Nearby(Path(path), script.files))
     stated = with_precision(_model_named(arguments(words[at + 1 :])), launcher)
     stated, near = known_files(stated, near)
-    values = Arguments(needed(stated, start, _SAID_BY), script.waits)
+    values = Arguments(needed(stated, start, _SAID_BY), script.waits, _SAID_BY)
     values.asked.add("")
     own = str(words[at].value) == "train"  # llamafactory-cli starts torchrun itself (launcher.py)
     named, unread = ("none", ()) if own else launcher_file(launcher, near, start)

@@ -28,7 +28,7 @@ from meshplan.executor.frameworks.hugging_face.launch_options import (
     with_options,
     with_precision,
 )
-from meshplan.executor.frameworks.hugging_face.nearby import Nearby
+from meshplan.executor.frameworks.hugging_face.nearby import Nearby, known_files
 from meshplan.executor.frameworks.hugging_face.trainer_command import (
     launcher_file,
     next_tokens,
@@ -156,7 +156,9 @@ def _case(
     began = launcher_arguments(words[:at], script.inherited_by(words))
     given, near = with_options(began, Nearby(Path(path), script.files))
     facts = with_precision(facts_of(words[at + 1 :], stated, content), given)
-    values = Arguments(needed(facts, start, _said_by(trainer)), script.waits)
+    facts, near = known_files(facts, near)
+    said_by = _said_by(trainer)
+    values = Arguments(needed(facts, start, said_by), script.waits, said_by)
     launcher, unread = ("none", ()) if own else launcher_file(given, near, start)
     reading = read_values(trainer, values, replace(near, path=file), launcher)
     found = dict(reading.facts)

@@ -191,6 +191,19 @@ deepspeed --num_gpus 8 train.py --model_name_or_path Qwen/Qwen3-8B --deepspeed $
         read_config(other, "run.sh")
 
 
+def test_a_count_that_a_command_decides_says_the_option_instead() -> None:
+    """Accumulation by the GPUs that torch counts: `--global-batch` says the same."""
+    script = """N=$(python -c 'import torch; print(torch.cuda.device_count())')
+torchrun --nproc_per_node $N train.py --model_name_or_path Qwen/Qwen3-8B --bf16 True \\
+  --per_device_train_batch_size 2 --gradient_accumulation_steps $((128 / N / 2)) \\
+  --max_seq_length 4096
+"""
+    with pytest.raises(UnreadableConfig, match="; or give --global-batch"):
+        read_config(script, "run.sh")
+    said = Start(instead=frozenset({"global_batch_size"}))
+    assert "num_micro_batches" not in read_config(script, "run.sh", start=said).facts
+
+
 def test_a_switch_of_flash_attention_is_a_note() -> None:
     """open_instruct/finetune_trainer.py and LongLoRA's programs call it so: the engine's runs."""
     script = (
