@@ -309,3 +309,18 @@ def test_arguments_that_are_all_sourced(tmp_path: Path) -> None:
     assert read == [8, 2, 64]
     with pytest.raises(NothingToRead, match="no Megatron arguments found"):
         read_config(script.replace("model.sh", "other.sh"), str(tmp_path / "run.sh"))
+
+
+def test_a_call_that_leaves_a_degree_open_beside_one_that_is_read_is_a_note(
+    tmp_path: Path,
+) -> None:
+    """Only the second call is a case; what the first leaves open is said, of one that trains
+    nothing it is not.
+    """
+    open_degree = COMMON.replace("${TP:-1}", "$DEGREE")
+    script = "bash open.sh 2\nexport DEGREE=4\nbash open.sh 1\n"
+    (found,) = cases(tmp_path, script, **{"open.sh": open_degree})
+    assert said(found, "tensor_parallel", "micro_batch_size") == [4, 1]
+    assert found.notes[0].startswith("calls that are not read: 1; the first: open.sh, line ")
+    (alone,) = cases(tmp_path, "bash common.sh 2\n")
+    assert not any("calls that are not read" in note for note in alone.notes)
