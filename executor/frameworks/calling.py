@@ -105,10 +105,10 @@ def _read_calls(text: str, path: str, start: Start | None, find: Find, most: int
         for call in _called(words, path, inherited)
     }
     cases, missed = _all_cases([*calls_of.values()][:most], start, text, find)
-    if not cases:
-        why = "no command of this script calls another one that is read"
-        raise NothingToRead(str(missed[0]) if missed else why)
     left = [error for error in missed if isinstance(error, _NotRead)]
+    if not cases:
+        why = NothingToRead("no command of this script calls another one that is read")
+        raise next(iter((*left, *missed, why)))
     notes = [f"calls that are not read: {len(left)}; the first: {left[0]}"] if left else []
     if len(calls_of) > most:
         notes.append(f"{len(calls_of)} calls: the first {most} are judged")
@@ -150,7 +150,8 @@ def _as_nothing(name: str) -> Iterator[None]:
     try:
         yield
     except (UnreadableConfig, IllegalConfig) as error:
-        unread = NothingToRead if isinstance(error, NothingToRead) else _NotRead
+        trains_nothing = isinstance(error, NothingToRead) and not isinstance(error, _NotRead)
+        unread = NothingToRead if trains_nothing else _NotRead
         kind = unread if isinstance(error, UnreadableConfig) else IllegalConfig
         said = f"{name}, line {error.line}: {error}" if name else str(error)
         raise kind(said, 1 if name else error.line) from None

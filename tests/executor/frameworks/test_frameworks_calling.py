@@ -322,5 +322,11 @@ def test_a_call_that_leaves_a_degree_open_beside_one_that_is_read_is_a_note(
     (found,) = cases(tmp_path, script, **{"open.sh": open_degree})
     assert said(found, "tensor_parallel", "micro_batch_size") == [4, 1]
     assert found.notes[0].startswith("calls that are not read: 1; the first: open.sh, line ")
+    (behind,) = cases(
+        tmp_path, script.replace("open.sh", "mid.sh"), **{"mid.sh": "bash open.sh $1\n"}
+    )
+    assert behind.notes[0].startswith(
+        "calls that are not read: 1; the first: mid.sh, line 1: open.sh"
+    )
     (alone,) = cases(tmp_path, "bash common.sh 2\n")
     assert not any("calls that are not read" in note for note in alone.notes)
