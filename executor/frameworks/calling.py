@@ -104,10 +104,12 @@ def _read_calls(text: str, path: str, start: Start | None, find: Find, most: int
         for words, inherited in zip(script.commands, script.exported, strict=True)
         for call in _called(words, path, inherited)
     }
-    cases, why = _all_cases([*calls_of.values()][:most], start, text, find)
+    cases, missed = _all_cases([*calls_of.values()][:most], start, text, find)
+    left = [error for error in missed if isinstance(error, _NotRead)]
     if not cases:
-        raise NothingToRead(why or "no command of this script calls another one that is read")
-    notes = []
+        why = NothingToRead("no command of this script calls another one that is read")
+        raise next(iter((*left, *missed, why)))
+    notes = [f"calls that are not read: {len(left)}; the first: {left[0]}"] if left else []
     if len(calls_of) > most:
         notes.append(f"{len(calls_of)} calls: the first {most} are judged")
     if len(cases) > MAX_CASES:
@@ -118,22 +120,26 @@ def _read_calls(text: str, path: str, start: Start | None, find: Find, most: int
 
 def _all_cases(
     called: list[_Call], start: Start, text: str, find: Find
-) -> tuple[list[Reading], str]:
+) -> tuple[list[Reading], list[NothingToRead]]:
     """What the scripts launch that `text` calls, up to more than are judged of one script, and why
-    the first has nothing to read.
+    the others have nothing to read.
     """
     cases: list[Reading] = []
-    why = ""
+    missed: list[NothingToRead] = []
     for call in called:
         if len(cases) > MAX_CASES:
             break
         try:
             found = [*_cases(call, start, text, find)]
         except NothingToRead as error:
-            why = why or str(error)
+            missed.append(error)
         else:
             cases += [_placed(case, call.line, call.inner.name) for case in found]
-    return cases, why
+    return cases, missed
+
+
+class _NotRead(NothingToRead):
+    """Of a script that launches what its text does not say."""
 
 
 @contextmanager
@@ -144,7 +150,9 @@ def _as_nothing(name: str) -> Iterator[None]:
     try:
         yield
     except (UnreadableConfig, IllegalConfig) as error:
-        kind = NothingToRead if isinstance(error, UnreadableConfig) else IllegalConfig
+        trains_nothing = isinstance(error, NothingToRead) and not isinstance(error, _NotRead)
+        unread = NothingToRead if trains_nothing else _NotRead
+        kind = unread if isinstance(error, UnreadableConfig) else IllegalConfig
         said = f"{name}, line {error.line}: {error}" if name else str(error)
         raise kind(said, 1 if name else error.line) from None
 

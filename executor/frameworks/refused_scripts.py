@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from meshplan.executor.frameworks.shell.script import SCRIPTS
 from meshplan.planner.case.reading import NothingToRead, Reading
 
-BY = r"(?:[^#\n]*[ \t])?"
-"""What may stand before a command in its line."""
+BY = r"(?:[^#\n]*[ \t\"'])?"
+"""What may stand before a command in its line, as of one in quotes."""
 _NAMED = "check the configuration that it names, with what its options replace"
 _SCRIPTS: Mapping[str, tuple[str, str]] = {
     "a launch script of torchtitan": (

@@ -3,12 +3,13 @@ that lie beside it or below a folder above it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from posixpath import normpath
 
 from meshplan.executor.frameworks.documents.beside import beside
 from meshplan.planner.case.config_files import text_of
+from meshplan.planner.case.reading import Fact
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +48,17 @@ class Nearby:
         """The text of the trainer's own file that `name` ends in; None where it has none."""
         ends = (text for end, text in self.shipped.items() if f"/{name}".endswith(f"/{end}"))
         return next(ends, None)
+
+
+def known_files(stated: Mapping[str, Fact], near: Nearby) -> tuple[dict[str, Fact], Nearby]:
+    """The arguments with a plain name for each file that the script writes into a folder that it
+    leaves open (`run_$(date +%s)/ds.json`), and `near` with that file by that name.
+    """
+    named = {
+        name: fact.value.replace("$", "_")
+        for name, fact in stated.items()
+        if isinstance(fact.value, str) and "$" in fact.value and near.here(fact.value) is not None
+    }
+    known = {name: Fact(plain, stated[name].line) for name, plain in named.items()}
+    written = {plain: near.here(stated[name].value) or "" for name, plain in named.items()}
+    return {**stated, **known}, replace(near, written={**near.written, **written})

@@ -23,7 +23,7 @@ from meshplan.executor.frameworks.hugging_face.launch_options import (
     with_options,
     with_precision,
 )
-from meshplan.executor.frameworks.hugging_face.nearby import Nearby
+from meshplan.executor.frameworks.hugging_face.nearby import Nearby, known_files
 from meshplan.executor.frameworks.hugging_face.trainer_names import LENGTHS, TRAINERS, Trainer
 from meshplan.executor.frameworks.hugging_face.trainers import read_values
 from meshplan.executor.frameworks.shell.arguments import (
@@ -93,7 +93,8 @@ def _case(words: list[Fact], script: Script, path: str, text: str, start: Start 
     began = launcher_arguments(words[:at], script.inherited_by(words))
     launcher, near = with_options(began, Nearby(Path(path), script.files))
     stated = with_precision(_model_named(arguments(words[at + 1 :])), launcher)
-    values = Arguments(needed(stated, start, _SAID_BY), script.waits)
+    stated, near = known_files(stated, near)
+    values = Arguments(needed(stated, start, _SAID_BY), script.waits, _SAID_BY)
     values.asked.add("")
     own = str(words[at].value) == "train"  # llamafactory-cli starts torchrun itself (launcher.py)
     named, unread = ("none", ()) if own else launcher_file(launcher, near, start)
@@ -101,8 +102,10 @@ def _case(words: list[Fact], script: Script, path: str, text: str, start: Start 
     reading = read_values(trainer, values, near, named)
     launcher |= seen_by_deepspeed(words[:at], launcher, script.held_by(words))
     begun = launched(Values(launcher), text, read=near.text)
-    unread += (*other_training(words[at]), *said_elsewhere(words, script.missed))
-    assumed = (next_tokens(words[at]),) if trainer is _TRAINER else ()
+    foreign = trainer is _TRAINER
+    unread += other_training(words[at], adapters=foreign)
+    unread += tuple(said_elsewhere(words, script.missed))
+    assumed = (next_tokens(words[at]),) if foreign else ()
     notes = (*script.notes, *left_open([words]), *reading.notes, *assumed)
     facts = {**begun, **reading.facts}
     put(facts, gpus=processes_launched(launcher))  # accelerate launch: all of them
@@ -136,8 +139,8 @@ def _model_named(stated: dict[str, Fact]) -> dict[str, Fact]:
 
 
 _OTHER_TRAINING = re.compile(
-    r"(?:^|[_.-])(?:dpo|grpo|gspo|ppo|orpo|kto|rloo|rlhf|reward|mlm|glue|ner|squad|qa|seq2seq)(?=[_.-])"
-    r"|classif|distill",
+    r"(?:^|[_.-])(?:dpo|grpo|gspo|ppo|orpo|kto|simpo|cpo|rloo|rlhf|reward|rm|mlm|glue|ner|squad|qa"
+    r"|seq2seq|embedd(?:ing|er)s?|retriever|reranker)(?=[_.-])|classif|distill",
     re.I,
 )
 
@@ -147,13 +150,21 @@ def next_tokens(program: Fact) -> str:
     return f"{program.value} is taken to train all weights of one model by next tokens: assumed"
 
 
-def other_training(program: Fact) -> tuple[Fact, ...]:
-    """A program whose name says that it does not train by next tokens."""
+_ADAPTS = re.compile(r"(?:^|[_.-])(?:q?lora|peft|adapters?)(?=[_.-])", re.I)
+
+
+def other_training(program: Fact, *, adapters: bool = True) -> tuple[Fact, ...]:
+    """A program whose name says that it does not train by next tokens; or, with `adapters`, that it
+    trains adapters, which are its own.
+    """
     name = str(program.value).rpartition("/")[2]
-    if not _OTHER_TRAINING.search(f"{name}."):
-        return ()
-    return (Fact(f"{shown(name)} (its name says another training than by next tokens)",
-                 program.line),)  # fmt: skip
+    said = {
+        "its name says another training than by next tokens": _OTHER_TRAINING,
+        "its name says adapters, and what this program adapts is not known": _ADAPTS,
+    }
+    found = [why for why, mark in said.items() if mark.search(f"{name}.")]
+    kept = (why for why in found if adapters or said[why] is not _ADAPTS)
+    return tuple(Fact(f"{shown(name)} ({why})", program.line) for why in kept)
 
 
 _COMMANDS = (("llamafactory-cli", "train"), ("axolotl", "train"), ("trl", "sft"))

@@ -28,7 +28,7 @@ from meshplan.executor.frameworks.hugging_face.launch_options import (
     with_options,
     with_precision,
 )
-from meshplan.executor.frameworks.hugging_face.nearby import Nearby
+from meshplan.executor.frameworks.hugging_face.nearby import Nearby, known_files
 from meshplan.executor.frameworks.hugging_face.trainer_command import (
     launcher_file,
     next_tokens,
@@ -61,11 +61,14 @@ from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
 from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.reading import Fact, NothingToRead, Reading, Start
 
-_STARTS = re.compile(
+_STARTER = (
     r"^[^#\n]*\b(?:llamafactory-cli[ \t]+train|axolotl[ \t]+train|trl[ \t]+sft|torchrun|deepspeed"
-    r"|accelerate[ \t]+launch)\b[^#]{0,2000}?\.ya?ml\b",
-    re.M,
+    r"|accelerate[ \t]+launch)\b"
 )
+_STARTS = re.compile(rf"{_STARTER}[^#]{{0,2000}}?\.ya?ml\b", re.M)
+_STARTS_LATER = re.compile(_STARTER, re.M)
+_NAMES = re.compile(r"^[ \t]*(?:export[ \t]+)?\w+=[\"']?[^\s#]{1,500}\.ya?ml\b", re.M)
+"""A variable that is a YAML's name."""
 _FILE = re.compile(r"[^=]+\.ya?ml")
 _OVERRIDE = re.compile(r"([A-Za-z_][\w.]*)=(.*)", re.S)
 _STARTERS = ("llamafactory-cli", "axolotl", "trl")
@@ -74,8 +77,14 @@ _STARTERS = ("llamafactory-cli", "axolotl", "trl")
 
 def claims(name: str, text: str) -> bool:
     """Whether a script's text has the Trainer's arguments, or may start a trainer with its file."""
-    named = name.endswith(SCRIPTS) and _STARTS.search(text) is not None
-    return named or trainer_command.claims(name, text)
+    return (name.endswith(SCRIPTS) and _starts(text)) or trainer_command.claims(name, text)
+
+
+def _starts(text: str) -> bool:
+    """Whether a trainer's start has a YAML behind it, or a variable above it that names one."""
+    above = _NAMES.search(text)
+    later = above is not None and _STARTS_LATER.search(text, above.end()) is not None
+    return later or _STARTS.search(text) is not None
 
 
 def read(text: str, path: str, start: Start | None = None) -> Reading:
@@ -147,7 +156,9 @@ def _case(
     began = launcher_arguments(words[:at], script.inherited_by(words))
     given, near = with_options(began, Nearby(Path(path), script.files))
     facts = with_precision(facts_of(words[at + 1 :], stated, content), given)
-    values = Arguments(needed(facts, start, _said_by(trainer)), script.waits)
+    facts, near = known_files(facts, near)
+    said_by = _said_by(trainer)
+    values = Arguments(needed(facts, start, said_by), script.waits, said_by)
     launcher, unread = ("none", ()) if own else launcher_file(given, near, start)
     reading = read_values(trainer, values, replace(near, path=file), launcher)
     found = dict(reading.facts)
@@ -155,7 +166,8 @@ def _case(
     begun = launched(Values(given), text, read=near.text)
     gpus = begun.pop("gpus", None) or (_visible(held) if own else None)
     put(found, gpus=gpus or processes_launched(given), **begun)
-    assumed = (next_tokens(words[at]),) if trainer.name == "hf-trainer" else ()
+    foreign = trainer.name == "hf-trainer"
+    assumed = (next_tokens(words[at]),) if foreign else ()
     notes = (
         *script.notes,
         *left_open([words]),
@@ -164,7 +176,7 @@ def _case(
         *assumed,
     )
     unread = (
-        *other_training(words[at]),
+        *other_training(words[at], adapters=foreign),
         *said_elsewhere(words, script.missed),
         *unread,
         *reading.unread,

@@ -75,7 +75,7 @@ from meshplan.executor.frameworks.shell.launches import (
     needed,
     said_elsewhere,
 )
-from meshplan.executor.frameworks.shell.script import read_script
+from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
 from meshplan.planner.case.reading import (
     Fact,
     NothingToRead,
@@ -109,11 +109,18 @@ _MARKS = frozenset(
 _CLAIMED = ("--tensor-model-parallel-size", "--num-layers", "--micro-batch-size")
 
 
+_SOURCES = re.compile(r"^[ \t]*(?:source|\.)[ \t]+[^\s#]", re.M)
+_RUNS = re.compile(r"^[^#\n]*\bpretrain_gpt\.py\b", re.M)
+
+
 def claims(name: str, text: str) -> bool:
-    """Whether a file looks like a script with Megatron's arguments."""
+    """Whether a file looks like a script with Megatron's arguments, or starts Megatron's program
+    with what it sources.
+    """
     degrees, layers, batch = (mark in text for mark in _CLAIMED)
-    flags = degrees or (layers and batch)
-    return flags and not name.endswith(".py")  # a program that takes the flags is no config
+    if degrees or (layers and batch):
+        return not name.endswith(".py")  # a program that takes the flags is no config
+    return name.endswith(SCRIPTS) and bool(_SOURCES.search(text) and _RUNS.search(text))
 
 
 def read(text: str, path: str, start: Start | None = None) -> Reading:
@@ -136,7 +143,8 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
     script = read_script(text, environment, path)
     commands = launches(script, _is_mark)
     if not any(set(arguments(words)) & _MARKS for words in commands):
-        raise UnreadableConfig("no Megatron arguments found, such as --tensor-model-parallel-size")
+        why = "no Megatron arguments found, such as --tensor-model-parallel-size"
+        raise UnreadableConfig(why) if marks else NothingToRead(why)
     notes = (*script.notes, *left_open(commands))
     cases = [_command(words, script.inherited_by(words)) for words in commands]
     cases = [

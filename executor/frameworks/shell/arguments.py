@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from meshplan.executor.frameworks.documents.values import Values, shown
 from meshplan.executor.frameworks.shell.hosts import long_options
 from meshplan.executor.frameworks.shell.launches import NOT_RUN, is_output, started_with
 from meshplan.executor.frameworks.shell.ranks import started
 from meshplan.executor.frameworks.shell.starters import starter_of
+from meshplan.planner.case.missing import FLAGS
 from meshplan.planner.case.reading import Fact, UnreadableConfig
 
 _LISTS = (
@@ -23,15 +25,21 @@ _WHOLE = re.compile(r"\s*[-+]?\d[\d_]*\s*")
 class Arguments(Values):
     """A program's arguments; one that the script leaves open is named.
 
-    `waits`: what of the script's start decided its conditions.
+    waits    what of the script's start decided its conditions
+    said_by  arguments, and the option that says the same, by its name in `FLAGS`
     """
 
     dash = "_"  # as its parser writes a name's words apart
     before = "--"  # and what it writes before a name
 
-    def __init__(self, found: Mapping[str, Fact], waits: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        found: Mapping[str, Fact],
+        waits: tuple[str, ...] = (),
+        said_by: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         super().__init__(found)
-        self.waits = waits
+        self.waits, self.said_by = waits, said_by
 
     def get(self, *names: str) -> Fact | None:
         fact = super().get(*names)
@@ -39,6 +47,8 @@ class Arguments(Values):
             name = next(name for name in names if self.found.get(name) is fact)
             option = self.before + name.replace("_", self.dash)
             how = started_with(str(fact.value), self.waits)
+            if (same := FLAGS.get(self.said_by.get(name, ""))) is not None:
+                how += f"; or give {same}"
             raise UnreadableConfig(
                 f"{option} is {shown(fact.value)}, which the script does not set; {how}",
                 fact.line,

@@ -34,7 +34,7 @@ from meshplan.executor.frameworks.hugging_face.launch_options import (
     processes_launched,
     with_options,
 )
-from meshplan.executor.frameworks.hugging_face.nearby import Nearby
+from meshplan.executor.frameworks.hugging_face.nearby import Nearby, known_files
 from meshplan.executor.frameworks.hugging_face.trainer_command import launcher_file
 from meshplan.executor.frameworks.hugging_face.trainer_file import facts_of, file_word, which_file
 from meshplan.executor.frameworks.hugging_face.trainer_names import Trainer
@@ -129,12 +129,14 @@ def _case(
         raise UnreadableConfig("no --model in the command: its arguments are left to the script's "
                                "start", words[0].line)  # fmt: skip
     given, near = with_options(arguments(words[:at]), near)
+    stated, near = known_files(stated, near)
     known = Values(given)
     gpus = (gpus_of(known, text) or processes_launched(given)) if given else None
     launch = {**in_file, **held, **({"gpus": gpus} if gpus else {})}
     named, unread = launcher_file(given, near, start) if given else ("", ())
     begun = replace(start or Start(), launched_by=named)
-    reading = _reading(Arguments(_translated(stated), script.waits), stated, launch, near, begun)
+    values = Arguments(_translated(stated), script.waits, _SAID_BY)
+    reading = _reading(values, stated, launch, near, begun)
     notes = (*script.notes, *left_open([words]), *its, *reading.notes)
     facts = dict(reading.facts)
     put(facts, gpus_open=open_count(known))

@@ -163,6 +163,18 @@ def _degrees(replicas: int, shards: int) -> dict[str, Any]:
     }
 
 
+def _unsaid_of_experts(answer: Answer, version: Version) -> list[CannotSay]:
+    la = answer.layout
+    if la.expert_parallel == 1:
+        why = "without expert parallelism its tensor parallelism splits the experts"
+        return unless(la, why, expert_tensor_parallel=la.tensor_parallel)
+    if version == "0.3":
+        return unless(la, "0.3 does not split an expert then", expert_tensor_parallel=1)
+    if la.expert_tensor_parallel == la.tensor_parallel:
+        return []
+    return unless(la, "1 or tensor_parallel", expert_tensor_parallel=1)
+
+
 def _unsaid(answer: Answer, version: Version) -> list[CannotSay]:
     la, training = answer.layout, answer.training
     why = "training.enable_cpu_offload moves weights and gradients too"
@@ -177,10 +189,7 @@ def _unsaid(answer: Answer, version: Version) -> list[CannotSay]:
         unsaid += unless(la, "there is no tensor parallelism", sequence_parallel=False)
     elif version == "0.2":
         unsaid += unless(la, "0.2 always splits along the sequence too", sequence_parallel=True)
-    if version == "0.3" and answer.model.is_moe:
-        unsaid += unless(la, "0.3 does not split an expert", expert_tensor_parallel=1)
-    elif la.expert_tensor_parallel not in (1, la.tensor_parallel):
-        unsaid += unless(la, "1 or tensor_parallel", expert_tensor_parallel=1)
+    unsaid += _unsaid_of_experts(answer, version) if answer.model.is_moe else []
     unsaid += exchange_unsaid(la, version) + place_of_modules_unsaid(la)
     unsaid += recompute_unsaid(la)
     rules = engine_named("torchtitan").legality

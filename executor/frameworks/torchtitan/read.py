@@ -99,6 +99,21 @@ def _dated(reading: Reading, text: str) -> Reading:
     return replace(reading, notes=(*reading.notes, *said))
 
 
+def _expert_tensor(values: Values, facts: Mapping[str, Fact]) -> Fact:
+    """Ranks that share an expert: without expert parallelism those of tensor parallelism, whatever
+    is stated; else 1 unless stated.
+
+    Source: pytorch/torchtitan v0.2.2 torchtitan/models/llama4/infra/parallelize.py
+    (apply_moe_ep_tp: `ep_mesh is None`), main torchtitan/models/common/moe_sharding.py
+    (expert_param_placement_dense).
+    """
+    stated = values.count("parallelism.expert_tensor_parallel_degree")
+    alone = facts.get("expert_parallel", Fact(1, 1)).value == 1
+    if alone and "tensor_parallel" in facts:
+        return facts["tensor_parallel"]
+    return stated or Fact(1, 1)
+
+
 def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
     values = Values(_renamed(found))
     if not (values.has("parallelism") or values.has("training")):
@@ -106,8 +121,7 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
     facts: dict[str, Fact] = {}
     put(facts, **{ours: values.count(name) for ours, name in COUNTS.items()})
     put(facts, seq_len=facts.get("seq_len") or values.count("training.max_context_length"))
-    put(facts, expert_tensor_parallel=values.count("parallelism.expert_tensor_parallel_degree"))
-    facts.setdefault("expert_tensor_parallel", Fact(1, 1))
+    put(facts, expert_tensor_parallel=_expert_tensor(values, facts))
     _read_sharding(values, facts)
     notes = _read_batch(values, facts)
     placement, like = _read_stages(values, facts)

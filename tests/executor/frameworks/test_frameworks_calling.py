@@ -288,3 +288,45 @@ def test_launches_of_many_calls_are_judged_up_to_as_many_as_of_one_script(tmp_pa
     reading = read_config(outer.read_text(), str(outer))
     assert 1 + len(reading.others) == 64
     assert any("over 64 launches: the first 64" in note for note in reading.notes)
+
+
+def test_arguments_that_are_all_sourced(tmp_path: Path) -> None:
+    """A script that starts Megatron's program with nothing but what it sources has no flag itself;
+    one whose sourced files are not there is skipped in a folder.
+    """
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "model.sh").write_text(
+        "MODEL=(--num-layers 12 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048\n"
+        "  --max-position-embeddings 2048 --vocab-size 50304 --bf16)\n"
+        "LAYOUT=(--tensor-model-parallel-size 2 --micro-batch-size 4 --global-batch-size 64)\n"
+    )
+    script = (
+        "source configs/model.sh\n"
+        'torchrun --nproc_per_node 8 pretrain_gpt.py "${MODEL[@]}" "${LAYOUT[@]}"\n'
+    )
+    facts = read_config(script, str(tmp_path / "run.sh")).facts
+    read = [facts[name].value for name in ("gpus", "tensor_parallel", "global_batch_size")]
+    assert read == [8, 2, 64]
+    with pytest.raises(NothingToRead, match="no Megatron arguments found"):
+        read_config(script.replace("model.sh", "other.sh"), str(tmp_path / "run.sh"))
+
+
+def test_a_call_that_leaves_a_degree_open_beside_one_that_is_read_is_a_note(
+    tmp_path: Path,
+) -> None:
+    """Only the second call is a case; what the first leaves open is said, of one that trains
+    nothing it is not.
+    """
+    open_degree = COMMON.replace("${TP:-1}", "$DEGREE")
+    script = "bash open.sh 2\nexport DEGREE=4\nbash open.sh 1\n"
+    (found,) = cases(tmp_path, script, **{"open.sh": open_degree})
+    assert said(found, "tensor_parallel", "micro_batch_size") == [4, 1]
+    assert found.notes[0].startswith("calls that are not read: 1; the first: open.sh, line ")
+    (behind,) = cases(
+        tmp_path, script.replace("open.sh", "mid.sh"), **{"mid.sh": "bash open.sh $1\n"}
+    )
+    assert behind.notes[0].startswith(
+        "calls that are not read: 1; the first: mid.sh, line 1: open.sh"
+    )
+    (alone,) = cases(tmp_path, "bash common.sh 2\n")
+    assert not any("calls that are not read" in note for note in alone.notes)

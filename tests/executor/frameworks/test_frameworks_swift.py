@@ -270,3 +270,15 @@ def test_an_fsdp_file_that_nobody_names_is_asked_for(said: str) -> None:
     """Not taken to be a file that is elsewhere, nor JSON."""
     with pytest.raises(UnreadableConfig, match="--env FSDP="):
         _read(FULL.replace("--deepspeed zero3", f"--fsdp {said}"))
+
+
+def test_a_file_that_the_script_writes_into_a_folder_that_a_command_names() -> None:
+    """The sharding of a run's own folder, as ms-swift's `--fsdp FILE` takes it."""
+    script = """RUN=out/run_$(date +%s)
+cat > "$RUN/fsdp.json" <<'EOF'
+{"fsdp": "full_shard auto_wrap", "fsdp_config": {"fsdp_version": 2, "reshard_after_forward": true}}
+EOF
+NPROC_PER_NODE=8 swift sft --model Qwen/Qwen3-8B --tuner_type full --torch_dtype bfloat16 \\
+  --max_length 2048 --per_device_train_batch_size 1 --fsdp $RUN/fsdp.json
+"""
+    assert read_config(script, "run.sh").facts["zero_stage"].value == 3

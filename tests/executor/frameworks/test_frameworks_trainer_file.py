@@ -125,12 +125,95 @@ def test_changes_of_the_model_that_change_no_size_are_read(tmp_path: Path) -> No
         assert any("model_config" in str(fact.value) for fact in unread) is named
 
 
-@pytest.mark.parametrize("program", ["grpo.py", "dpo_trainer.py", "run_mlm.py", "train_reward.py"])
+@pytest.mark.parametrize(
+    "program", ["grpo.py", "dpo_trainer.py", "run_mlm.py", "train_reward.py", "train_rm.py"]
+)
 def test_a_program_that_trains_otherwise_is_named(tmp_path: Path, program: str) -> None:
     """Its name says preferences, rewards or masks, whatever the file's keys are."""
     command = f"accelerate launch {program} --config conf/a.yaml\n"
     reading = _read(tmp_path, TRL, command, Start(launched_by="none"))
     assert any(program in str(fact.value) for fact in reading.unread)
+
+
+@pytest.mark.parametrize(
+    ("program", "named"),
+    [
+        ("train_qlora.py", True),
+        ("sft-lora.py", True),
+        ("-m pkg.train.train_lora", True),
+        ("peft_sft.py", True),
+        ("explorations.py", False),
+        ("florals_train.py", False),
+    ],
+)
+def test_a_program_whose_name_says_adapters_is_named(program: str, named: bool) -> None:
+    """With no switch of adapters among its arguments its name alone says that not all trains."""
+    arguments = "--per_device_train_batch_size 1 --gradient_accumulation_steps 4 --bf16"
+    launch = f"torchrun --nproc_per_node 8 {program} --model_name_or_path Qwen/Qwen3-8B {arguments}"
+    unread = read_config(f"{launch} --max_seq_length 4096\n", "run.sh").unread
+    assert any("its name says adapters" in str(fact.value) for fact in unread) is named
+
+
+def test_adapters_that_a_trainers_file_states_are_not_the_programs_own(tmp_path: Path) -> None:
+    """LLaMA-Factory's keys say its adapters, whatever the program that reads them is called."""
+    command = "accelerate launch --use_fsdp train_lora.py conf/a.yaml\n"
+    unread = _read(tmp_path, FACTORY, command).unread
+    assert not any("its name says adapters" in str(fact.value) for fact in unread)
+
+
+def test_a_file_that_a_variable_above_the_launch_names(tmp_path: Path) -> None:
+    """The YAML's name is assigned first, and the command stands in quotes of `bash -c`."""
+    script = """#!/bin/bash
+#SBATCH --nodes=1
+CONFIG={}
+CMD="-m axolotl.cli.train $CONFIG"
+LAUNCHER="accelerate launch --multi_gpu --num_machines 1 --num_processes 8"
+srun bash -c "$LAUNCHER $CMD"
+"""
+    reading = _read(tmp_path, AXOLOTL, script.format("conf/a.yaml"))
+    assert (reading.framework, reading.facts["gpus"].value) == ("axolotl", 8)
+    with pytest.raises(NothingToRead, match="a launch script of axolotl: not read"):
+        read_config(script.format("conf/b.yaml"), str(tmp_path / "run.sh"))
+
+
+def test_a_file_that_the_script_writes_into_a_folder_that_a_command_names() -> None:
+    """Nothing runs `date`; the file is known by the words that write it and that name it."""
+    script = """RUN=out/run_$(date +%s)
+cat > "$RUN/ds.json" <<'EOF'
+{"zero_optimization": {"stage": 3}, "bf16": {"enabled": "auto"}}
+EOF
+deepspeed --num_gpus 8 train.py --model_name_or_path Qwen/Qwen3-8B --deepspeed $RUN/ds.json \\
+  --per_device_train_batch_size 1 --gradient_accumulation_steps 4 --max_seq_length 4096 --bf16
+"""
+    assert read_config(script, "run.sh").facts["zero_stage"].value == 3
+    other = script.replace("--deepspeed $RUN", "--deepspeed $OTHER")
+    with pytest.raises(UnreadableConfig, match="--env OTHER=VALUE"):
+        read_config(other, "run.sh")
+
+
+def test_a_count_that_a_command_decides_says_the_option_instead() -> None:
+    """Accumulation by the GPUs that torch counts: `--global-batch` says the same."""
+    script = """N=$(python -c 'import torch; print(torch.cuda.device_count())')
+torchrun --nproc_per_node $N train.py --model_name_or_path Qwen/Qwen3-8B --bf16 True \\
+  --per_device_train_batch_size 2 --gradient_accumulation_steps $((128 / N / 2)) \\
+  --max_seq_length 4096
+"""
+    with pytest.raises(UnreadableConfig, match="; or give --global-batch"):
+        read_config(script, "run.sh")
+    said = Start(instead=frozenset({"global_batch_size"}))
+    assert "num_micro_batches" not in read_config(script, "run.sh", start=said).facts
+
+
+def test_a_switch_of_flash_attention_is_a_note() -> None:
+    """open_instruct/finetune_trainer.py and LongLoRA's programs call it so: the engine's runs."""
+    script = (
+        "torchrun --nproc_per_node 8 train.py --model_name_or_path Qwen/Qwen3-8B --bf16 "
+        "--per_device_train_batch_size 1 --gradient_accumulation_steps 4 --max_seq_length 4096 "
+        "--use_flash_attn True\n"
+    )
+    reading = read_config(script, "run.sh")
+    assert reading.unread == ()
+    assert any("use_flash_attn" in note for note in reading.notes)
 
 
 def test_the_keys_of_an_array_are_numbers() -> None:
@@ -248,7 +331,7 @@ def test_a_launchers_deepspeed_takes_its_own_arguments_alone() -> None:
     text = (
         "compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\ndeepspeed_config:\n"
         "  zero_stage: 3\n  data_parallel_size: 8\n  timeout: 60\n  tensor_parallel_size: {}\n"
-        "num_processes: 8\n"
+        "  bf16: {{enabled: true}}\nnum_processes: 8\n"
     )
     assert not read_config(text.format(1), "zero3.yaml").unread
     assert read_config(text.format(2), "zero3.yaml").unread

@@ -261,3 +261,22 @@ def test_a_number_of_the_environment_is_noted_of_torchtitan_too() -> None:
     reading = read_config(text, "config_registry.py")
     assert reading.facts["expert_parallel"].value == 8
     assert "--env EP=VALUE says another" in " ".join(reading.notes)
+
+
+@pytest.mark.parametrize(
+    ("more", "ranks"),
+    [
+        pytest.param("", 4, id="without expert parallelism: the 4 of tensor parallelism"),
+        pytest.param("expert_tensor_parallel_degree = 1\n", 4, id="whatever is stated"),
+        pytest.param("expert_parallel_degree = 8\n", 1, id="beside it: 1"),
+        pytest.param("expert_parallel_degree = 8\nexpert_tensor_parallel_degree = 4\n", 4,
+                     id="beside it, as stated"),
+    ],
+)  # fmt: skip
+def test_tensor_parallelism_splits_experts_where_none_are_parallel(more: str, ranks: int) -> None:
+    """torchtitan's apply_moe_ep_tp: `ep_mesh is None` puts the experts on tensor parallelism's."""
+    text = (
+        '[model]\nname = "llama4"\nflavor = "17bx16e"\n[training]\nlocal_batch_size = 1\n'
+        f"seq_len = 8192\n[parallelism]\ntensor_parallel_degree = 4\n{more}"
+    )
+    assert read_config(text, "a.toml").facts["expert_tensor_parallel"].value == ranks
