@@ -44,6 +44,9 @@ class Legality(Frozen):
     modules_apart      modules of multi-token prediction, all together, may be on the stage before
                        the last, which then has the heads alone; not on the first pipeline rank.
                        Of engines with `uneven_stages` "ends", whose cuts are listed
+    expert_tensor_parallel
+                       ranks of tensor parallelism split each expert: "free": as many as one likes;
+                       "without_ep": all of them where experts are not spread over ranks, else none
     zero_with_pipeline ZeRO stages that compose with pipeline parallelism
     zero_with_split_backward
                        those of them that compose with a schedule which computes the gradients of
@@ -91,7 +94,7 @@ class Legality(Frozen):
     kv_heads_divide: bool
     context_parallel: bool
     expert_parallel: bool
-    expert_tensor_parallel: bool
+    expert_tensor_parallel: Literal["free", "never", "without_ep"]
     hybrid_shard: bool
     uneven_stages: Literal["free", "ends", "even", "cost"]
     layers_count_ends: bool

@@ -260,13 +260,14 @@ def _layout(
         raise SkippedRow(f"dp {dp} x tp {tp} x pp {pp} x cp {cp} is not {row.gpus} GPUs")
     vpp = (row.vpp or _default_chunks(row, model, engine)) if pp > 1 else 1
     mbs, group = row.micro_batch or 1, row.facts.shard_group
+    ep = row.ep or _default_ep(row, model, dp * cp)
     recompute, modules = _recompute(row.recompute)
     stages = _stages(row, model, engine, pp * vpp, recompute)
     zero = _default_zero(engine, dp * cp) if row.zero is None else row.zero
     layout = Layout(
         data_parallel=dp, tensor_parallel=tp, pipeline_parallel=pp, context_parallel=cp,
-        virtual_stages=vpp, expert_parallel=row.ep or _default_ep(row, model, dp * cp),
-        expert_tensor_parallel=row.etp or _default_etp(model, engine, tp),
+        virtual_stages=vpp, expert_parallel=ep,
+        expert_tensor_parallel=row.etp or _default_etp(model, engine, tp, ep),
         sequence_parallel=_sequence_parallel(row, engine), zero_stage=zero,
         shard_group=group if group < dp * cp else 0, micro_batch_size=mbs,
         schedule=_schedule(row, vpp), stages=stages,
@@ -360,11 +361,15 @@ def _default_ep(row: Row, model: Model, ranks: int) -> int:
 FINE_GRAINED_EXPERTS = 32
 
 
-def _default_etp(model: Model, engine: Engine, tp: int) -> int:
+def _default_etp(model: Model, engine: Engine, tp: int, ep: int) -> int:
     """Megatron splits experts over the tensor-parallel ranks unless told; recipes with many small
     experts tell it not to."""
-    splits = engine.legality.expert_tensor_parallel and model.is_moe
-    return tp if splits and model.num_experts < FINE_GRAINED_EXPERTS else 1
+    if not model.is_moe:
+        return 1
+    splits = {
+        "free": model.num_experts < FINE_GRAINED_EXPERTS, "without_ep": ep == 1, "never": False
+    }  # fmt: skip
+    return tp if splits[engine.legality.expert_tensor_parallel] else 1
 
 
 def _default_zero(engine: Engine, ranks: int) -> int:

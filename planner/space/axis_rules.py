@@ -193,11 +193,7 @@ def open_experts(funnel: Funnel, model: Model, legality: Legality) -> None:
     experts = model.num_experts if legality.expert_parallel else 0
     funnel.multiply("expert_parallel", np.array(divisors(experts) if experts else (1,), np.int64))
     funnel.keep_pinned("expert_parallel")
-    tensor = legality.expert_tensor_parallel and model.is_moe
-    degrees = {etp for tp in each_once(funnel["tensor_parallel"]) for etp in divisors(int(tp))}
-    within = sorted(degrees) if tensor and degrees else [1]
-    funnel.multiply("expert_tensor_parallel", np.array(within, np.int64))
-    funnel.keep_pinned("expert_tensor_parallel")
+    _open_expert_tensor(funnel, legality.expert_tensor_parallel if model.is_moe else "never")
     tp, etp = funnel["tensor_parallel"], funnel["expert_tensor_parallel"]
     widths = [width for kind in model.kinds if kind.experts for width in kind.experts.widths]
     legal = tp % etp == 0
@@ -206,6 +202,17 @@ def open_experts(funnel: Funnel, model: Model, legality: Legality) -> None:
     ranks = funnel["data_parallel"] * funnel["context_parallel"] * funnel["tensor_parallel"]
     inner = funnel["expert_parallel"] * funnel["expert_tensor_parallel"]
     funnel.keep(ranks % inner == 0, "expert_parallel x etp does not divide dp x cp x tp")
+
+
+def _open_expert_tensor(funnel: Funnel, allowed: str) -> None:
+    tp = funnel["tensor_parallel"]
+    if allowed == "free" and tp.size:
+        within = sorted({etp for degree in each_once(tp) for etp in divisors(int(degree))})
+        funnel.multiply("expert_tensor_parallel", np.array(within, np.int64))
+    else:
+        split = (allowed == "without_ep") & (funnel["expert_parallel"] == 1)
+        funnel.columns["expert_tensor_parallel"] = np.where(split, tp, 1)
+    funnel.keep_pinned("expert_tensor_parallel")
 
 
 def open_sharding(funnel: Funnel, legality: Legality, gpus_per_node: int) -> None:

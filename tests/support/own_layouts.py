@@ -186,11 +186,14 @@ def _groups(q: Question, at: Degrees, zero: int) -> list[int]:
 def experts(q: Question, at: Degrees) -> Iterator[tuple[int, int]]:
     """Ranks that hold other experts, and ranks that split each."""
     rules, ranks, moe = q.engine.legality, at.tp * at.cp * at.dp, q.model.is_moe
+    split = rules.expert_tensor_parallel if moe else "never"
     widths = [kind.experts.ffn for kind in q.model.kinds if kind.experts]
     for ep, etp in product(
         divisors(q.model.num_experts) if moe and rules.expert_parallel else [1],
-        divisors(at.tp) if moe and rules.expert_tensor_parallel else [1],
+        divisors(at.tp) if split != "never" else [1],
     ):
+        if split == "without_ep" and etp != (at.tp if ep == 1 else 1):
+            continue
         divides = ranks % (ep * etp) == 0 and all(width % etp == 0 for width in widths)
         pinned = q.pins.allows("expert_parallel", ep)
         if divides and pinned and q.pins.allows("expert_tensor_parallel", etp):
