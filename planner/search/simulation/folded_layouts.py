@@ -1,0 +1,45 @@
+"""Whole layers of V shapes' chunks, in the order of the model, of many layouts at once: each bound
+may rise, none falls.
+
+Each function returns the units of work that it took.
+"""
+
+import numpy as np
+
+from meshplan.costmodels.layouts import Ints
+from meshplan.planner.bounds.folded.cuts import FoldedCuts
+from meshplan.planner.bounds.folded.reach import reaches
+from meshplan.planner.cuts.folded_bound import FOLD, WAYS
+from meshplan.planner.search.simulation.alike_layouts import Alike
+from meshplan.planner.search.simulation.listed_layouts import ListedLayouts
+
+FOLDED, REACHED = 16, 32  # layouts that are bounded at once
+
+
+def fold(layouts: ListedLayouts, alike: Alike, aim_s: float) -> int:
+    """Of those that have the smallest bounds, by all that ranks may hold."""
+    left = np.flatnonzero(~alike.folded & (alike.bounds < aim_s))
+    some = np.sort(left[np.argsort(alike.bounds[left], kind="stable")[:FOLDED]])
+    folded = FoldedCuts(layouts.cuts(alike.variant, alike.rows[some]))
+    bounds = folded.bounds_s(aim_s, alike.most[some])
+    alike.bounds[some] = np.maximum(bounds, alike.bounds[some])
+    alike.folded[some] = True
+    alike.changed()
+    return _work(folded, alike, some)
+
+
+def reach(layouts: ListedLayouts, alike: Alike, some: Ints, aim_s: float) -> int:
+    """Of `some`, whether ranks reach the middle of the model at all."""
+    left, work = some[alike.bounds[some] < aim_s], 0
+    for first in range(0, len(left), REACHED):
+        each = left[first : first + REACHED]
+        folded = FoldedCuts(layouts.cuts(alike.variant, alike.rows[each]))
+        none = ~reaches(folded, aim_s, alike.most[each])
+        alike.bounds[each[none]] = aim_s
+        work += _work(folded, alike, each)
+    alike.changed()
+    return work
+
+
+def _work(folded: FoldedCuts, alike: Alike, some: Ints) -> int:
+    return FOLD * alike.shape[1] * (1 + len(some)) + folded.work // WAYS
