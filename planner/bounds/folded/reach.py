@@ -25,6 +25,7 @@ from meshplan.planner.bounds.simulated import SAFETY
 
 NEAR = 1e-9  # of a limit: what sums may differ by rounding
 AT_ONCE = 1_000_000  # sums that are looked at together
+SUM = 12  # ways (`planner.bounds.folded.cuts`) that take as long as a sum: some 70 ns
 
 
 class _Chains(NamedTuple):
@@ -34,6 +35,10 @@ class _Chains(NamedTuple):
 
     room: Floats
     at: Floats
+
+    def of(self, rows: Ints) -> "_Chains":
+        """Those of some rows."""
+        return _Chains(self.room[:, rows], self.at[:, :, rows])
 
 
 class _Ways(NamedTuple):
@@ -51,23 +56,22 @@ def reaches(folded: FoldedCuts, limit_s: float, most: Floats) -> Bools:
     """[row] whether all layers are held below a limit by ranks that hold the `most` layers at most,
     [row, rank].
     """
-    rows, layers, ranks = len(most), folded.layers, folded.ranks
-    begins = np.full((rows, layers + 1), layers + 1.0)  # [row, A] where what is behind begins
+    layers, ranks = folded.layers, folded.ranks
+    begins = np.full((len(most), layers + 1), layers + 1.0)  # [row, A] where what is behind begins
     begins[:, 0] = layers
     for rank in range(ranks):
+        some = np.flatnonzero((begins <= layers).any(axis=1))
+        if not len(some):
+            break
         within = int(folded.fewest[rank + 1 : 2 * ranks - 1 - rank].sum())
-        each = range(int(folded.fewest[rank]), int(np.clip(most[:, rank].max(), -1, layers)) + 1)
-        before, ends = _ways(begins, each, layers - within)
-        chains = _chains(folded.terms(rank), limit_s)
-        after, many = np.full(begins.shape, layers + 1), max(1, AT_ONCE // chains.room.size)
-        for first in range(0, len(ends), many):
-            some = slice(first, first + many)
-            ways = before[some], ends[some], ends[some] + within, most[:, rank]
-            _fill(after, begins, _Ways(*ways), chains)
-        folded.work += chains.room.size * len(ends)
-        begins = after
-    found: Bools = np.where(folded.runs, (begins <= np.arange(layers + 1)).any(axis=1), True)
-    return found
+        each = range(int(folded.fewest[rank]), int(np.clip(most[some, rank].max(), -1, layers)) + 1)
+        before, ends = _ways(begins[some], each, layers - within)
+        ways = _Ways(before, ends, ends + within, most[some, rank])
+        chains = _chains(folded.terms(rank), limit_s).of(some)
+        begins[some] = _filled(begins[some], ways, chains)
+        folded.work += SUM * chains.room.size * len(ends)
+    found: Bools = (begins <= np.arange(layers + 1)).any(axis=1)
+    return found | ~folded.runs
 
 
 def _ways(begins: Floats, each: range, last: int) -> tuple[Ints, Ints]:
@@ -80,17 +84,29 @@ def _ways(begins: Floats, each: range, last: int) -> tuple[Ints, Ints]:
     return begun[of], ends[of, which]
 
 
-def _fill(after: Floats, begins: Floats, ways: _Ways, chains: _Chains) -> None:
-    """Keep what is least of some ways in `after`."""
-    layers, behind = begins.shape[1] - 1, begins[:, ways.before]  # [row, way]
+def _filled(begins: Floats, ways: _Ways, chains: _Chains) -> Floats:
+    """What is behind the chunks so far with those of a rank."""
+    found = np.full(begins.shape, float(begins.shape[1]))
+    many = max(1, AT_ONCE // chains.room.size)
+    for first in range(0, len(ways.ends), many):
+        few = slice(first, first + many)
+        some = _Ways(ways.before[few], ways.ends[few], ways.least[few], ways.most)
+        each, order = _behind(begins, some, chains), np.argsort(some.ends, kind="stable")
+        places, start = np.unique(some.ends[order], return_index=True)
+        least = np.minimum.reduceat(each[:, order], start, axis=1)
+        found[:, places] = np.minimum(found[:, places], least)
+    return found
+
+
+def _behind(begins: Floats, ways: _Ways, chains: _Chains) -> Floats:
+    """[row, way] the same of some ways; beyond all places where a row has no such way."""
+    layers, before = begins.shape[1] - 1, begins[:, ways.before]
     beside = ways.most[:, None] - (ways.ends - ways.before)
-    least = _first_below(chains.at[2], _left(chains, ways, np.minimum(behind, layers).astype(int))).max(axis=0)
-    found = np.maximum(np.minimum(least, behind), np.maximum(behind - beside, ways.least))
-    found[(behind > layers) | (least > behind) | (beside < 0)] = layers + 1
-    order = np.argsort(ways.ends, kind="stable")
-    places, first = np.unique(ways.ends[order], return_index=True)
-    kept = np.minimum.reduceat(found[:, order], first, axis=1) if len(first) else found
-    after[:, places] = np.minimum(after[:, places], kept)
+    left = _left(chains, ways, np.minimum(before, layers).astype(int))
+    least = _first_below(chains.at[2], left).max(axis=0)
+    found = np.maximum(np.minimum(least, before), np.maximum(before - beside, ways.least))
+    found[(before > layers) | (least > before) | (beside < 0)] = layers + 1
+    return found
 
 
 def _left(chains: _Chains, ways: _Ways, behind: Ints) -> Floats:
