@@ -11,7 +11,8 @@ bound first, each by what costs little before what costs much:
               multipliers are asked of all with the same schedule and ranks, whatever their chunks
               and micro-batches (`planner.bounds.asked_prices`)
     packed    by the whole layers that ranks can hold (`PackedCuts.packing_bounds_s`); of a V shape
-              also in the order of the model (`planner.bounds.folded.reach`)
+              that leaves the gap wide also in the order of the model
+              (`planner.bounds.folded.reach`)
     solved    the program with all chains that it learns, and with what follows from the order of
               kinds and of what chunks recompute, whose multipliers are asked of all with the same
               order of actions; then by whole layers of chunks (`planner.cuts.folded_bound`,
@@ -281,7 +282,7 @@ class FreeCutBounds:
         alike.most[some] = cuts.most_layers(np.full(len(some), self.aim_s))
         alike.packed[some] = True
         self._left -= GROUP * (1 + cuts.same.pp // 2) + PACKED * cuts.same.pp * len(some)
-        if alike.shape[0] in V_SHAPED:
+        if alike.shape[0] in V_SHAPED and self.aim_s <= self._wide_s:
             self._left -= reach(self._layouts, alike, some, self.aim_s)
         alike.changed()
 
