@@ -43,13 +43,14 @@ class _Chains(NamedTuple):
 
 class _Ways(NamedTuple):
     """Of some ways [way] the layers before the first chunk of a rank, and up to its end; where what
-    is behind begins at least; and [row] the layers of the rank at most.
+    is behind begins at least; and [row] the layers of the rank, and of all within, at most.
     """
 
     before: Ints
     ends: Ints
     least: Ints
     most: Floats
+    within: Floats
 
 
 def reaches(folded: FoldedCuts, limit_s: float, most: Floats) -> Bools:
@@ -66,12 +67,14 @@ def reaches(folded: FoldedCuts, limit_s: float, most: Floats) -> Bools:
         within = int(folded.fewest[rank + 1 : 2 * ranks - 1 - rank].sum())
         each = range(int(folded.fewest[rank]), int(np.clip(most[some, rank].max(), -1, layers)) + 1)
         before, ends = _ways(begins[some], each, layers - within)
-        ways = _Ways(before, ends, ends + within, most[some, rank])
+        later = np.maximum(most[some, rank + 1 :], 0).sum(axis=1)
+        ways = _Ways(before, ends, ends + within, most[some, rank], later)
         chains = _chains(folded.terms(rank), limit_s).of(some)
         begins[some] = _filled(begins[some], ways, chains)
         folded.work += SUM * chains.room.size * len(ends)
-    found: Bools = (begins <= np.arange(layers + 1)).any(axis=1)
-    return found | ~folded.runs
+    found: Bools = np.any(begins <= np.arange(layers + 1), axis=1)
+    found |= ~folded.runs
+    return found
 
 
 def _ways(begins: Floats, each: range, last: int) -> tuple[Ints, Ints]:
@@ -90,7 +93,7 @@ def _filled(begins: Floats, ways: _Ways, chains: _Chains) -> Floats:
     many = max(1, AT_ONCE // chains.room.size)
     for first in range(0, len(ways.ends), many):
         few = slice(first, first + many)
-        some = _Ways(ways.before[few], ways.ends[few], ways.least[few], ways.most)
+        some = _Ways(ways.before[few], ways.ends[few], ways.least[few], *ways[3:])
         each, order = _behind(begins, some, chains), np.argsort(some.ends, kind="stable")
         places, start = np.unique(some.ends[order], return_index=True)
         least = np.minimum.reduceat(each[:, order], start, axis=1)
@@ -105,7 +108,8 @@ def _behind(begins: Floats, ways: _Ways, chains: _Chains) -> Floats:
     left = _left(chains, ways, np.minimum(before, layers).astype(int))
     least = _first_below(chains.at[2], left).max(axis=0)
     found = np.maximum(np.minimum(least, before), np.maximum(before - beside, ways.least))
-    found[(before > layers) | (least > before) | (beside < 0)] = layers + 1
+    too_many = found - ways.ends > ways.within[:, None]
+    found[(before > layers) | (least > before) | (beside < 0) | too_many] = layers + 1
     return found
 
 
