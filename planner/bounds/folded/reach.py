@@ -25,6 +25,7 @@ from meshplan.planner.bounds.simulated import SAFETY
 
 NEAR = 1e-9  # of a limit: what sums may differ by rounding
 AT_ONCE = 1_000_000  # sums that are looked at together
+LIKELY = ((1.0, 1.0), (1.5, 0.5), (0.5, 1.5))  # times the even layers of a rank's chunks
 SUM = 12  # ways (`planner.bounds.folded.cuts`) that take as long as a sum: some 70 ns
 
 
@@ -35,6 +36,21 @@ class _Chains(NamedTuple):
 
     room: Floats
     at: Floats
+
+    def binding(self, rank: tuple[int, int]) -> "_Chains":
+        """Those that leave least to some layout in some `LIKELY` cut, by a rank of so many."""
+        layers, (before, ranks), found = self.at.shape[3] - 1, rank, set[int]()
+        for first, second in LIKELY:
+            parts = np.array([before, before + first, 2 * ranks - before - second])
+            places = np.rint(
+                [*parts * layers / (2 * ranks), layers - parts[0] * layers / (2 * ranks)]
+            )
+            left = self.room.copy()
+            for end, place in zip(self.at, places.astype(int).tolist(), strict=True):
+                left -= end[:, :, place]
+            found |= set(left.argmin(axis=0).tolist())
+        some = np.array(sorted(found))
+        return _Chains(self.room[some], self.at[:, some])
 
     def of(self, rows: Ints) -> "_Chains":
         """Those of some rows."""
@@ -69,7 +85,7 @@ def reaches(folded: FoldedCuts, limit_s: float, most: Floats) -> Bools:
         before, ends = _ways(begins[some], each, layers - within)
         later = np.maximum(most[some, rank + 1 :], 0).sum(axis=1)
         ways = _Ways(before, ends, ends + within, most[some, rank], later)
-        chains = _chains(folded.terms(rank), limit_s).of(some)
+        chains = _chains(folded.terms(rank), limit_s).binding((rank, ranks)).of(some)
         begins[some] = _filled(begins[some], ways, chains)
         folded.work += SUM * chains.room.size * len(ends)
     found: Bools = np.any(begins <= np.arange(layers + 1), axis=1)

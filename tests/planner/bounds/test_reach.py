@@ -77,16 +77,16 @@ def around(rank: int) -> tuple[int, int, int, int]:
     return rank, rank + 1, 2 * RANKS - 1 - rank, 2 * RANKS - rank
 
 
-@given(st.integers(0, 2**32), st.booleans(), st.sampled_from([0, 1]))
-def test_chains_of_random_layers(seed: int, in_order: bool, fewest: int) -> None:
+@given(st.integers(0, 2**32), st.booleans(), st.sampled_from([0, 1]), st.sampled_from([1, LINES]))
+def test_chains_of_random_layers(seed: int, in_order: bool, fewest: int, lines: int) -> None:
     """All that some cut reaches is reached; nothing else where a layer takes least behind a rank
-    and most on it, and chunks may be empty.
+    and most on it, chunks may be empty, and each rank has one chain.
     """
-    every = chains(seed, in_order=in_order)
+    every = chains(seed, in_order=in_order)[:, :lines]
     least = min(longest_of_every_cut(every, fewest))
     most = np.full((1, RANKS), float(LAYERS))
     assert reaches(folded_of(every, fewest), least * (1 + 1e-7), most)[0]
-    if in_order and not fewest:
+    if in_order and not fewest and lines == 1:
         assert not reaches(folded_of(every, fewest), least * (1 - 1e-7), most)[0]
 
 
