@@ -59,7 +59,8 @@ class _Chains(NamedTuple):
 
 class _Ways(NamedTuple):
     """Of some ways [way] the layers before the first chunk of a rank, and up to its end; where what
-    is behind begins at least; and [row] the layers of the rank, and of all within, at most.
+    is behind begins at least; [row] the layers of the rank, and of all within, at most; and the
+    fewest on its second chunk, where nothing is behind that: else more may be kept there.
     """
 
     before: Ints
@@ -67,6 +68,7 @@ class _Ways(NamedTuple):
     least: Ints
     most: Floats
     within: Floats
+    fewest: int
 
 
 def reaches(folded: FoldedCuts, limit_s: float, most: Floats) -> Bools:
@@ -84,7 +86,8 @@ def reaches(folded: FoldedCuts, limit_s: float, most: Floats) -> Bools:
         each = range(int(folded.fewest[rank]), int(np.clip(most[some, rank].max(), -1, layers)) + 1)
         before, ends = _ways(begins[some], each, layers - within)
         later = np.maximum(most[some, rank + 1 :], 0).sum(axis=1)
-        ways = _Ways(before, ends, ends + within, most[some, rank], later)
+        fewest = 0 if rank else int(folded.fewest[-1])
+        ways = _Ways(before, ends, ends + within, most[some, rank], later, fewest)
         chains = _chains(folded.terms(rank), limit_s).binding((rank, ranks)).of(some)
         begins[some] = _filled(begins[some], ways, chains)
         folded.work += SUM * chains.room.size * len(ends)
@@ -123,9 +126,10 @@ def _behind(begins: Floats, ways: _Ways, chains: _Chains) -> Floats:
     beside = ways.most[:, None] - (ways.ends - ways.before)
     left = _left(chains, ways, np.minimum(before, layers).astype(int))
     least = _first_below(chains.at[2], left).max(axis=0)
-    found = np.maximum(np.minimum(least, before), np.maximum(before - beside, ways.least))
+    last = before - ways.fewest
+    found = np.maximum(np.minimum(least, last), np.maximum(before - beside, ways.least))
     too_many = found - ways.ends > ways.within[:, None]
-    found[(before > layers) | (least > before) | (beside < 0) | too_many] = layers + 1
+    found[(before > layers) | (least > last) | (beside < ways.fewest) | too_many] = layers + 1
     return found
 
 

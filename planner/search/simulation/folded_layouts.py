@@ -14,6 +14,7 @@ from meshplan.planner.search.simulation.alike_layouts import Alike
 from meshplan.planner.search.simulation.listed_layouts import ListedLayouts
 
 FOLDED, REACHED = 16, 32  # layouts that are bounded at once
+PARTS = (1.0, 0.75, 0.5)
 
 
 def fold(layouts: ListedLayouts, alike: Alike, aim_s: float) -> int:
@@ -29,14 +30,22 @@ def fold(layouts: ListedLayouts, alike: Alike, aim_s: float) -> int:
 
 
 def reach(layouts: ListedLayouts, alike: Alike, some: Ints, aim_s: float) -> int:
-    """Of `some`, whether ranks reach the middle of the model at all."""
+    """Of `some`, below which step ranks do not reach the middle of the model: of a few `PARTS` of
+    the way from the least bound to what is wanted.
+    """
     left, work = some[alike.bounds[some] < aim_s], 0
     for first in range(0, len(left), REACHED):
         each = left[first : first + REACHED]
-        folded = FoldedCuts(layouts.cuts(alike.variant, alike.rows[each]))
-        none = ~reaches(folded, aim_s, alike.most[each])
-        alike.bounds[each[none]] = aim_s
-        work += _work(folded, alike, each)
+        least_s = float(alike.bounds[each].min())
+        for part in PARTS:
+            below_s = least_s + part * (aim_s - least_s)
+            each = each[alike.bounds[each] < below_s]
+            if len(each):
+                folded = FoldedCuts(layouts.cuts(alike.variant, alike.rows[each]))
+                can = reaches(folded, below_s, alike.most[each])
+                alike.bounds[each[~can]] = below_s
+                work += _work(folded, alike, each)
+                each = each[can]
     alike.changed()
     return work
 
