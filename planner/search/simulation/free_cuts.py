@@ -10,13 +10,12 @@ bound first, each by what costs little before what costs much:
     begun     a program of the chains that every step has (`planner.cuts.free_cut_program`); its
               multipliers are asked of all with the same schedule and ranks, whatever their chunks
               and micro-batches (`planner.bounds.asked_prices`)
-    packed    by the whole layers that ranks can hold (`PackedCuts.packing_bounds_s`); of a V shape
-              that leaves the gap wide also in the order of the model
-              (`planner.bounds.folded.reach`)
+    packed    by the whole layers that ranks can hold (`PackedCuts.packing_bounds_s`)
     solved    the program with all chains that it learns, and with what follows from the order of
               kinds and of what chunks recompute, whose multipliers are asked of all with the same
               order of actions; then by whole layers of chunks (`planner.cuts.folded_bound`,
-              `planner.cuts.ordered_bound`); then below which limit the whole layers of ranks leave
+              `planner.cuts.ordered_bound`; of V shapes like it many at once, by
+              `planner.bounds.folded.reach` first); then below which limit the whole layers of ranks leave
               the program no answer, by halving
 
 The best plan's layout comes before all others: what is bounded above it needs no look. What leaves
@@ -47,7 +46,7 @@ from meshplan.planner.search.simulation.asked_layouts import GROUP, ask, ask_oth
 from meshplan.planner.search.simulation.counted_ranks import memory_is_a_bound
 from meshplan.planner.search.simulation.cuts_elsewhere import MetCut, cuts_elsewhere
 from meshplan.planner.search.simulation.cuts_off_list import cuts_off_list
-from meshplan.planner.search.simulation.folded_layouts import fold, reach
+from meshplan.planner.search.simulation.folded_layouts import fold
 from meshplan.planner.search.simulation.listed_layouts import ListedLayouts, looked_at, plan_of
 from meshplan.planner.search.simulation.pace import WorkPace
 from meshplan.planner.search.simulation.ranks_that_fit import RanksThatFit
@@ -282,8 +281,6 @@ class FreeCutBounds:
         alike.most[some] = cuts.most_layers(np.full(len(some), self.aim_s))
         alike.packed[some] = True
         self._left -= GROUP * (1 + cuts.same.pp // 2) + PACKED * cuts.same.pp * len(some)
-        if alike.shape[0] in V_SHAPED and self.aim_s <= self._wide_s:
-            self._left -= reach(self._layouts, alike, some, self.aim_s)
         alike.changed()
 
     def _solve(self, alike: Alike, at: int) -> None:
