@@ -127,7 +127,7 @@ def _behind(begins: Floats, ways: _Ways, chains: _Chains) -> Floats:
     left = _left(chains, ways, np.minimum(before, layers).astype(int))
     least = _first_below(chains.at[2], left).max(axis=0)
     last = before - ways.fewest
-    found = np.maximum(np.minimum(least, last), np.maximum(before - beside, ways.least))
+    found: Floats = np.maximum(np.minimum(least, last), np.maximum(before - beside, ways.least))
     too_many = found - ways.ends > ways.within[:, None]
     found[(before > layers) | (least > last) | (beside < ways.fewest) | too_many] = layers + 1
     return found

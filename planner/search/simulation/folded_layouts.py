@@ -34,4 +34,5 @@ def fold(layouts: ListedLayouts, alike: Alike, aim_s: float) -> int:
 
 def _reached_s(folded: FoldedCuts, aim_s: float, most: Floats) -> Floats:
     """[row] what is wanted where ranks do not reach the middle below it, else nothing."""
-    return np.where(reaches(folded, aim_s, most), 0.0, aim_s)
+    found: Floats = np.where(reaches(folded, aim_s, most), 0.0, aim_s)
+    return found
