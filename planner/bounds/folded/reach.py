@@ -97,8 +97,8 @@ def reaches(folded: FoldedCuts, limit_s: float, most: Floats) -> Bools:
 
 
 def _ways(begins: Floats, each: range, last: int) -> tuple[Ints, Ints]:
-    """Where a rank may begin in some row, with `each` number of layers up to the `last` place: [way]
-    the layers before it, and up to its end.
+    """Where a rank may begin in some row, with `each` number of layers, up to the `last` place:
+    [way] the layers before it, and up to its end.
     """
     begun = np.flatnonzero((begins < begins.shape[1]).any(axis=0))
     ends = begun[:, None] + np.array(each, np.int64)

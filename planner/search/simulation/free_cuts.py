@@ -15,8 +15,8 @@ bound first, each by what costs little before what costs much:
               kinds and of what chunks recompute, whose multipliers are asked of all with the same
               order of actions; then by whole layers of chunks (`planner.cuts.folded_bound`,
               `planner.cuts.ordered_bound`; of V shapes like it many at once, by
-              `planner.bounds.folded.reach` first); then below which limit the whole layers of ranks leave
-              the program no answer, by halving
+              `planner.bounds.folded.reach` first); then below which limit the whole layers of
+              ranks leave the program no answer, by halving
 
 The best plan's layout comes before all others: what is bounded above it needs no look. What leaves
 the gap wide is bounded apart, no further than until it is not (`_close`): at the end, with more of
