@@ -92,9 +92,9 @@ class FoldedCuts:
         self.ranks, self.layers = same.pp, len(same.pattern)
         place = {kind: at for at, kind in enumerate(cuts.kinds)}
         self._kind_at = np.array([place[kind] for kind in same.pattern])
-        self._fewest = cuts.fewest.astype(int)
+        self.fewest = cuts.fewest.astype(int)
         kinds_run: Bools = np.any(cuts.runs, axis=2)
-        self._runs: Bools = np.all(kinds_run, axis=1)  # [row]
+        self.runs: Bools = np.all(kinds_run, axis=1)  # [row]
         self._known = dict[int, Terms]()
         self.work, self._steps = 0, list[_Ways]()
 
@@ -117,7 +117,7 @@ class FoldedCuts:
         for mean, sums in zip(means, found.sums, strict=True):
             longest = np.maximum(longest, sums.min(axis=1, initial=np.inf) + mean.fixed)
         bounds: Floats = np.minimum(longest * SAFETY, limit_s)
-        return np.where(self._runs, bounds, 0.0)
+        return np.where(self.runs, bounds, 0.0)
 
     def edges(self) -> "list[Edges]":
         """The ways of each rank that `bounds_s` found, from what was reached to what is then."""
@@ -141,20 +141,20 @@ class FoldedCuts:
 
     def _ways(self, reached: _Reached, rank: int, most: Ints) -> _Ways | None:
         """What the rank may hold, so that the ranks behind it can hold the rest."""
-        first, second = self._fewest[[rank, 2 * self.ranks - 1 - rank]]
+        first, second = self.fewest[[rank, 2 * self.ranks - 1 - rank]]
         ahead = np.arange(first, most[rank] + 1)
         held = [(n, k) for n in ahead.tolist() for k in range(second, most[rank] - n + 1)]
         self.work += len(held) * len(reached.front)
         if len(held) * len(reached.front) > MOST_WAYS:
             return None
-        within = self._fewest[rank + 1 : 2 * self.ranks - 1 - rank].sum()
+        within = self.fewest[rank + 1 : 2 * self.ranks - 1 - rank].sum()
         left = range(within, most[rank + 1 :].sum() + 1)
         parts, number, many = list[_Ways](), 0, max(1, AT_ONCE // max(1, len(held)))
-        each, cells = np.array(held, np.int64).reshape(-1, 2), self._terms(rank).fixed[:, 0].size
+        each, cells = np.array(held, np.int64).reshape(-1, 2), self.terms(rank).fixed[:, 0].size
         for first in range(0, max(1, len(reached.front)), many):
             parts.append(self._that_leave(left, reached, slice(first, first + many), each))
             number += len(parts[-1].of)
-            if cells * number * len(self._runs) > MOST_CELLS:
+            if cells * number * len(self.runs) > MOST_CELLS:
                 return None
         return _Ways(*map(np.concatenate, zip(*parts, strict=True)))
 
@@ -174,7 +174,7 @@ class FoldedCuts:
         """The ways below the limit; of those with the same layers on both sides the least."""
         begun, ended = before.front[ways.of], self.layers - before.back[ways.of]
         longest = before.longest.take(ways.of, axis=1)
-        terms, sums_of = self._terms(rank), self._sums_of(before, ways)
+        terms, sums_of = self.terms(rank), self._sums_of(before, ways)
         beyond = self._beyond(rank, np.array([begun, ways.ends, ways.begins, ended]))
         for fixed, at, more in zip(terms.fixed, terms.at, beyond, strict=True):
             value = sums_of(fixed, at)
@@ -218,7 +218,7 @@ class FoldedCuts:
         """Of each line [row, way] seconds beyond what the terms of a rank say; `places` as in
         `Edges`.
         """
-        return repeat(np.zeros((1, 1)), len(self._terms(rank).fixed))
+        return repeat(np.zeros((1, 1)), len(self.terms(rank).fixed))
 
     def _least_of_each(self, ways: _Ways, longest: Floats, sums: Floats) -> _Reached:
         """Of ways with as many layers on both sides the least of each row."""
@@ -245,7 +245,7 @@ class FoldedCuts:
         np.cumsum(layer[..., self._kind_at], axis=-1, out=found[..., 1:])
         return found
 
-    def _terms(self, rank: int) -> Terms:
+    def terms(self, rank: int) -> Terms:
         """`_terms_of` a rank, found when it is asked for; the last one alone is kept, unless bounds
         are asked for again and again.
         """
@@ -321,7 +321,7 @@ class FoldedCuts:
         around = self.ranks - 1 - rank
         lengths = np.array([rank, 1, 2 * around, 1, rank]) * self.layers / (2 * self.ranks)
         kinds = np.bincount(self._kind_at) / self.layers
-        runs = parts if self._runs.all() else np.where(self._runs[:, None], parts, 0.0)
+        runs = parts if self.runs.all() else np.where(self.runs[:, None], parts, 0.0)
         of_part = runs @ kinds * lengths[:, None]  # [line, part, row]
         found = set[int]()
         for uneven in UNEVEN:
@@ -333,7 +333,7 @@ class FoldedCuts:
         """The rest, and seconds by where the chunks of a rank begin and end; `parts`: [line, part,
         row, kind] seconds of a layer before, on the first chunk, between, on the second, behind.
         """
-        until = self._until(np.where(self._runs[:, None], parts, 0.0))
+        until = self._until(np.where(self.runs[:, None], parts, 0.0))
         return fixed + until[:, -1, :, -1], until[:, :-1] - until[:, 1:]
 
     def _kib(self, rank: int, cover: int) -> Floats:

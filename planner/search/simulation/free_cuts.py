@@ -14,8 +14,9 @@ bound first, each by what costs little before what costs much:
     solved    the program with all chains that it learns, and with what follows from the order of
               kinds and of what chunks recompute, whose multipliers are asked of all with the same
               order of actions; then by whole layers of chunks (`planner.cuts.folded_bound`,
-              `planner.cuts.ordered_bound`); then below which limit the whole layers of ranks leave
-              the program no answer, by halving
+              `planner.cuts.ordered_bound`; of V shapes like it many at once, by
+              `planner.bounds.folded.reach` first); then below which limit the whole layers of
+              ranks leave the program no answer, by halving
 
 The best plan's layout comes before all others: what is bounded above it needs no look. What leaves
 the gap wide is bounded apart, no further than until it is not (`_close`): at the end, with more of
@@ -32,8 +33,7 @@ import numpy as np
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.first_chains import Line, first_lines
-from meshplan.planner.bounds.folded.cuts import FoldedCuts
-from meshplan.planner.cuts.folded_bound import FOLD, WAYS, folded_bound_s
+from meshplan.planner.cuts.folded_bound import folded_bound_s
 from meshplan.planner.cuts.free_cut_program import CELL, PROGRAM, FreeCutProgram
 from meshplan.planner.cuts.known_chains import Shape
 from meshplan.planner.cuts.ordered_bound import ordered_bound_s
@@ -46,6 +46,7 @@ from meshplan.planner.search.simulation.asked_layouts import GROUP, ask, ask_oth
 from meshplan.planner.search.simulation.counted_ranks import memory_is_a_bound
 from meshplan.planner.search.simulation.cuts_elsewhere import MetCut, cuts_elsewhere
 from meshplan.planner.search.simulation.cuts_off_list import cuts_off_list
+from meshplan.planner.search.simulation.folded_layouts import fold
 from meshplan.planner.search.simulation.listed_layouts import ListedLayouts, looked_at, plan_of
 from meshplan.planner.search.simulation.pace import WorkPace
 from meshplan.planner.search.simulation.ranks_that_fit import RanksThatFit
@@ -65,7 +66,6 @@ ENOUGH = 0.93  # of the limit: what can be proved at most is not worth more wher
 PACKED = 100  # each rank of a layout that is packed
 BEST = 4  # one part in so many of the budget is for the best plan's layout
 USUAL = 4  # chunks of a rank: what is found for them says most of other numbers
-FOLDED = 16  # layouts of a V shape that are bounded at once
 NEAR = 1e-4  # of a bound: so near its limits are told apart
 MANY = 5_000  # layouts: first those that leave the gap wide
 
@@ -211,7 +211,7 @@ class FreeCutBounds:
             elif not alike.packed[at]:
                 self._pack(alike)
             elif alike.shape[:2] in self._loose and not alike.folded[at]:
-                self._fold(alike)
+                self._left -= fold(self._layouts, alike, self.aim_s)
             else:
                 self._solve(alike, at)
                 self._ask_all()
@@ -282,19 +282,6 @@ class FreeCutBounds:
         alike.packed[some] = True
         self._left -= GROUP * (1 + cuts.same.pp // 2) + PACKED * cuts.same.pp * len(some)
         alike.changed()
-
-    def _fold(self, alike: Alike) -> None:
-        """Bound those of a V shape that have the smallest bounds by whole layers of chunks, in
-        their order.
-        """
-        left = np.flatnonzero(~alike.folded & (alike.bounds < self.aim_s))
-        some = np.sort(left[np.argsort(alike.bounds[left], kind="stable")[:FOLDED]])
-        folded = FoldedCuts(self._layouts.cuts(alike.variant, alike.rows[some]))
-        bounds = folded.bounds_s(self.aim_s, alike.most[some])
-        alike.bounds[some] = np.maximum(bounds, alike.bounds[some])
-        alike.folded[some] = True
-        alike.changed()
-        self._left -= FOLD * alike.shape[1] * (1 + len(some)) + folded.work // WAYS
 
     def _solve(self, alike: Alike, at: int) -> None:
         """Bound one layout by its own program, as far as it is below what is found."""

@@ -1,0 +1,119 @@
+"""Whether the ranks of V shapes hold all layers below a limit, against every cut: of random chains
+of three ranks, and of small models that are played, also on slow collectives.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations_with_replacement, pairwise
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nightly import cases
+from played_layouts import Played, played, played_of
+from slow_collectives import with_slow_collectives
+from small_cuts import small_question
+
+from meshplan.costmodels.layouts import Floats
+from meshplan.costmodels.schedule.orders import V_SHAPED
+from meshplan.planner.bounds.folded.cuts import FoldedCuts, Terms
+from meshplan.planner.bounds.folded.reach import reaches
+
+RANKS, LAYERS, LINES = 3, 6, 2
+PARTS = 5  # of the model: before, on and between the chunks of a rank, and behind
+
+
+def chains(seed: int, *, in_order: bool) -> Floats:
+    """[rank, line, part, layer] seconds; `in_order`: least behind, then before, between, and on the
+    chunks.
+    """
+    found = np.random.default_rng(seed).uniform(0, 1, (RANKS, LINES, PARTS, LAYERS)).round(2)
+    if in_order:
+        found = np.sort(found, axis=2)[:, :, [1, 3, 2, 4, 0]]
+    return found
+
+
+def folded_of(every: Floats, fewest: int) -> FoldedCuts:
+    """What `reaches` asks of a layout with these chains and room for them alone."""
+
+    def terms(rank: int) -> Terms:
+        until = np.pad(every[rank].cumsum(axis=2), [(0, 0), (0, 0), (1, 0)])[:, :, None]
+        none = np.zeros((0, 4, 1, LAYERS + 1))
+        at = until[:, :-1] - until[:, 1:]
+        return Terms(until[:, -1, :, -1], at, none[:, 0, :, 0], none)
+
+    found = SimpleNamespace(
+        layers=LAYERS, ranks=RANKS, fewest=np.full(2 * RANKS, fewest), runs=np.ones(1, bool),
+        terms=terms, work=0,
+    )  # fmt: skip
+    return cast(FoldedCuts, found)
+
+
+def longest_of_every_cut(every: Floats, fewest: int) -> Iterator[float]:
+    """The longest chain of each cut, added up layer by layer."""
+    for ends in combinations_with_replacement(range(LAYERS + 1), 2 * RANKS - 1):
+        places = [0, *ends, LAYERS]
+        if min(b - a for a, b in pairwise(places)) < fewest:
+            continue
+        yield max(
+            sum(
+                line[part, layer]
+                for part, (a, b) in enumerate(
+                    pairwise([0, *(places[at] for at in around(rank)), LAYERS])
+                )
+                for layer in range(a, b)
+            )
+            for rank in range(RANKS)
+            for line in every[rank]
+        )
+
+
+def around(rank: int) -> tuple[int, int, int, int]:
+    """Which of the ends of chunks a rank's chunks begin and end at."""
+    return rank, rank + 1, 2 * RANKS - 1 - rank, 2 * RANKS - rank
+
+
+@given(st.integers(0, 2**32), st.booleans(), st.sampled_from([0, 1]), st.sampled_from([1, LINES]))
+def test_chains_of_random_layers(seed: int, in_order: bool, fewest: int, lines: int) -> None:
+    """All that some cut reaches is reached; nothing else where a layer takes least behind a rank
+    and most on it, chunks may be empty, and each rank has one chain.
+    """
+    every = chains(seed, in_order=in_order)[:, :lines]
+    least = min(longest_of_every_cut(every, fewest))
+    most = np.full((1, RANKS), float(LAYERS))
+    assert reaches(folded_of(every, fewest), least * (1 + 1e-7), most)[0]
+    if in_order and not fewest and lines == 1:
+        assert not reaches(folded_of(every, fewest), least * (1 - 1e-7), most)[0]
+
+
+def slowed(seed: int, times: int) -> Iterator[Played]:
+    """Layouts of V shapes whose collectives take so much longer, of a small batch."""
+    question = with_slow_collectives(small_question(seed, 5), times)
+    training = replace(question.training, global_batch_size=4, seq_len=4096)
+    return played_of(replace(question, gpus=4, training=training), V_SHAPED)
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("times", [1, 30, 1_000])
+def test_no_cut_is_faster_than_what_is_not_reached(times: int) -> None:
+    """Where memory is as it is, and where it just holds some plan or none. What is not reached has
+    no way by all ways of ranks either, and mostly what has none is not reached.
+    """
+    refused, have_none = 0, 0
+    for seed in range(cases(16, nightly=150)):
+        every = played(seed, V_SHAPED) if times == 1 else slowed(seed, times)
+        for cuts, least_s, _ in every:
+            for part in (0.8, 0.95, 1 + 1e-7):
+                limit_s = part * (least_s if math.isfinite(least_s) else 100.0)
+                most = cuts.most_layers(np.full(1, limit_s))
+                bound_s = FoldedCuts(cuts).bounds_s(limit_s, most)[0]
+                have_none += bound_s >= limit_s
+                if not reaches(FoldedCuts(cuts), limit_s, most)[0]:
+                    assert least_s >= limit_s, seed
+                    assert bound_s >= limit_s, seed
+                    refused += 1
+    assert refused > have_none / 2 > 1
