@@ -134,17 +134,26 @@ class Rank:
         order, g, la = engine.legality.rank_order, cluster.gpus_per_node, self.layout
         kernels = engine.kernels
         return Pricer(
-            self.device, cluster, engine.overlap, self.groups, self.hops.crosses_nodes,
-            self.site.sends_single_copies,
-            setting.training.lora,
-            self.packed_bytes,
-            self._expert_overlap,
-            (shard_group(la, order, g).nodes > 1) * 1.0,
-            gradient_bytes(engine, self.site.itemsize),
-            kernels.graphed, kernels.products_apart, kernels.fixed_capacity,
-            kernels.drops_unread_replay, kernels.keeps_listed, kernels.launch_share,
-            kernels.product_share, kernels.launches_block, kernels.adapter_casts,
-            kernels.dtensor, kernels.functions_alone,
+            self.device, cluster, self.groups,
+            crosses_nodes=self.hops.crosses_nodes,
+            lora=setting.training.lora,
+            gradient_bytes=gradient_bytes(engine, self.site.itemsize),
+            graphed=kernels.graphed,
+            products_apart=kernels.products_apart,
+            fixed_capacity=kernels.fixed_capacity,
+            launch_share=kernels.launch_share,
+            product_share=kernels.product_share,
+            adapter_casts=kernels.adapter_casts,
+            dtensor=kernels.dtensor,
+            functions_alone=kernels.functions_alone,
+            overlap=engine.overlap,
+            deduplicates=self.site.sends_single_copies,
+            packed_bytes=self.packed_bytes,
+            expert_overlap=self._expert_overlap,
+            weights_leave=(shard_group(la, order, g).nodes > 1) * 1.0,
+            drops_unread=kernels.drops_unread_replay,
+            keeps_unread=kernels.keeps_listed,
+            launches_block=kernels.launches_block,
         )  # fmt: skip
 
     @property
