@@ -91,12 +91,10 @@ class Pricer(Issuing):
     keeps_unread: bool = False
     launches_block: bool = False
 
-    def cost(
-        self, operations: Sequence[Operation], replayed: Iterable[RecomputeModule] = ()
-    ) -> Cost:
-        """The cost of `operations`; those of `replayed` modules run again in the backward."""
-        saved_bytes = self.saved_bytes(operations, replayed)
-        return self.replaying(self._cost(operations), operations, replayed, saved_bytes)
+    def cost(self, operations: Sequence[Operation]) -> Cost:
+        """The cost of `operations`, of which none run again in the backward."""
+        saved_bytes = self.saved_bytes(operations)
+        return self.replaying(self._cost(operations), operations, (), saved_bytes)
 
     def saved_bytes(
         self, operations: Sequence[Operation], replayed: Iterable[RecomputeModule] = ()
