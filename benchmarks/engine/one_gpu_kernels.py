@@ -15,7 +15,8 @@ from benchmarks.pages import TABLES, show
 from benchmarks.usage import check_usage
 from meshplan.costmodels.operations.kinds import AttentionCore, Matmul
 from meshplan.costmodels.precision import RECIPES
-from meshplan.costmodels.seconds.kernels import Device, attention_s, matmul_s
+from meshplan.costmodels.seconds.core_attention import attention_s
+from meshplan.costmodels.seconds.kernels import Device, matmul_s
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.schema import AttentionPoint, Cluster, MatmulPoint
 from meshplan.hardware_profiles.tunings import Tuning

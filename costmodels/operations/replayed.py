@@ -54,7 +54,7 @@ def replayed_of(
 
 
 def kept_and_replayed(
-    operations: Sequence[Operation], modules: Iterable[RecomputeModule], listing: Listing = USUAL
+    operations: Sequence[Operation], modules: Iterable[RecomputeModule], listing: Listing
 ) -> tuple[list[Operation], list[Operation]]:
     """The operations whose outputs a layer keeps for its backward, with what each saves, and those
     of `modules`, which run again. Products that a list names one by one are in both.

@@ -2,14 +2,15 @@
 
 Everything here holds for any number of layers on a stage: the costs of one layer of each kind and
 of the two ends, the parameters that they have, what the traffic of these weights takes beside the
-passes of a micro-batch and once per step. What else it holds is in `ranks.memory`, its ways to
-the ranks beside it in the pipeline in `ranks.pipeline_hops`. `StageModel` adds it up for the stages
-of one layout, `price` looks it up for many.
+passes of a micro-batch and once per step. The parameters are counted in `ranks.parameters`, what
+else it holds in `ranks.memory`, its ways to the ranks beside it in the pipeline in
+`ranks.pipeline_hops`. `StageModel` adds it up for the stages of one layout, `price` looks it up for
+many.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Self
 
 from meshplan.costmodels.elementwise import Number, anywhere, where
@@ -25,30 +26,22 @@ from meshplan.costmodels.memory.states import (
     kept_state,
     state_memory,
 )
-from meshplan.costmodels.model.parameters import (
-    RankParameters,
-    embedding_parameters_per_rank,
-    final_norm_parameters,
-    head_parameters_per_rank,
-    layer_parameters_per_rank,
-    mtp_parameters_per_rank,
-)
-from meshplan.costmodels.operations import adapters
+from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.operations.embedding_head import (
     embedding_operations,
     head_operations,
     module_operations,
 )
 from meshplan.costmodels.operations.feed_forward import Site
-from meshplan.costmodels.operations.kinds import Operation, matrices
+from meshplan.costmodels.operations.kinds import Operation
 from meshplan.costmodels.operations.layers import input_bytes, layer_operations
 from meshplan.costmodels.operations.rank_share import shard_of
 from meshplan.costmodels.operations.remade import remade_bytes
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.ranks.beside import ZERO_2, Sent
-from meshplan.costmodels.ranks.first_stage import tower_cost, tower_parameters_per_rank
+from meshplan.costmodels.ranks.first_stage import tower_cost
+from meshplan.costmodels.ranks.parameters import parameters_of_ends, parameters_of_layer
 from meshplan.costmodels.ranks.pipeline_hops import Hops
-from meshplan.costmodels.ranks.shared_table import shares_table
 from meshplan.costmodels.seconds.cost import Cost
 from meshplan.costmodels.seconds.kernels import Device
 from meshplan.costmodels.seconds.layer import Pricer
@@ -141,17 +134,26 @@ class Rank:
         order, g, la = engine.legality.rank_order, cluster.gpus_per_node, self.layout
         kernels = engine.kernels
         return Pricer(
-            self.device, cluster, engine.overlap, self.groups, self.hops.crosses_nodes,
-            self.site.sends_single_copies,
-            setting.training.lora,
-            self.packed_bytes,
-            self._expert_overlap,
-            (shard_group(la, order, g).nodes > 1) * 1.0,
-            gradient_bytes(engine, self.site.itemsize),
-            kernels.graphed, kernels.products_apart, kernels.fixed_capacity,
-            kernels.drops_unread_replay, kernels.keeps_listed, kernels.launch_share,
-            kernels.product_share, kernels.launches_block, kernels.adapter_casts,
-            kernels.dtensor, kernels.functions_alone,
+            self.device, cluster, self.groups,
+            crosses_nodes=self.hops.crosses_nodes,
+            lora=setting.training.lora,
+            gradient_bytes=gradient_bytes(engine, self.site.itemsize),
+            graphed=kernels.graphed,
+            products_apart=kernels.products_apart,
+            fixed_capacity=kernels.fixed_capacity,
+            launch_share=kernels.launch_share,
+            product_share=kernels.product_share,
+            adapter_casts=kernels.adapter_casts,
+            dtensor=kernels.dtensor,
+            functions_alone=kernels.functions_alone,
+            overlap=engine.overlap,
+            deduplicates=self.site.sends_single_copies,
+            packed_bytes=self.packed_bytes,
+            expert_overlap=self._expert_overlap,
+            weights_leave=(shard_group(la, order, g).nodes > 1) * 1.0,
+            drops_unread=kernels.drops_unread_replay,
+            keeps_unread=kernels.keeps_listed,
+            launches_block=kernels.launches_block,
         )  # fmt: skip
 
     @property
@@ -311,55 +313,18 @@ class Rank:
         if self.is_modules(kind):
             return self.end_parameters[2]
         if kind not in self._parameters:
-            self._parameters[kind] = self._layer_parameters(kind)
+            layer, listed = self.setting.model.kinds[kind], partial(self.operations, kind)
+            own = parameters_of_layer(self.setting, self.layout, layer, listed)
+            self._parameters[kind] = own
         return self._parameters[kind]
-
-    def _layer_parameters(self, kind: int) -> RankParameters:
-        layer = self.setting.model.kinds[kind]
-        whole = layer_parameters_per_rank(self.setting.model, layer, *self._degrees)
-        if RECIPES[self.setting.training.precision].in_8_bits and not layer.in_16_bit:
-            dense = 0.0 if self.site.experts_alone else whole.dense
-            whole = replace(whole, eight_bit=dense, eight_bit_expert=whole.expert)
-        if self.setting.engine.state.gather_bucket:
-            whole = replace(whole, matrices=matrices(self.operations(kind)))
-        return self._beside_adapters(whole, lambda: self.operations(kind))
-
-    def _beside_adapters(
-        self, parameters: RankParameters, operations: Callable[[], tuple[Operation, ...]]
-    ) -> RankParameters:
-        """The weights of these operations, frozen beside adapters where those alone are trained."""
-        lora = self.setting.training.lora
-        if lora is None:
-            return parameters
-        listed = operations()
-        trained, weights = adapters.adapter_parameters, adapters.adapter_weights
-        quantised = adapters.quantised_parameters(listed, lora)
-        return parameters.beside(trained(listed, lora), weights(listed, lora), quantised)
 
     @cached_property
     def end_parameters(self) -> tuple[RankParameters, RankParameters, RankParameters]:
         """Parameters of the embedding, of the head and of multi-token prediction."""
-        model, (tp, ep, etp) = self.setting.model, self._degrees
-        head, norm = head_parameters_per_rank(model, tp), final_norm_parameters(model)
-        if model.tied:
-            head = where(shares_table(self.setting, self.layout), norm * 1.0, head)
-        embedding = RankParameters(dense=embedding_parameters_per_rank(model, tp))
-        embedding = self._beside_adapters(embedding, lambda: embedding_operations(self.site))
-        listed = module_operations if self.has_modules else lambda site: ()
-        return (
-            embedding + tower_parameters_per_rank(self.setting, tp),
-            self._beside_adapters(RankParameters(dense=head), lambda: head_operations(self.site)),
-            self._beside_adapters(
-                mtp_parameters_per_rank(model, tp, ep, etp), lambda: listed(self.site)
-            ),
-        )
-
-    @property
-    def _degrees(self) -> tuple[Number, Number, Number]:
-        la = self.layout
-        degrees = (la.tensor_parallel, la.expert_parallel, la.expert_tensor_parallel)
-        tp, ep, etp = (degree * 1.0 for degree in degrees)
-        return tp, ep, etp
+        ends = embedding_operations, head_operations
+        modules = partial(module_operations, self.site) if self.has_modules else tuple
+        listed = [*(partial(end, self.site) for end in ends), modules]
+        return parameters_of_ends(self.setting, self.layout, listed)
 
     def sent(self, parameters: RankParameters, *, again: Number) -> Sent:
         """What these weights send of each micro-batch, gathered `again` so often."""

@@ -31,9 +31,7 @@ sum of what is passed on. Dropout is one more each way; scaling and casts: `cast
 """
 
 
-def adapter_launches(
-    op: Matmul, lora: Lora | None, casts: AdapterCasts = "none", *, backward: bool
-) -> int:
+def adapter_launches(op: Matmul, lora: Lora | None, casts: AdapterCasts, *, backward: bool) -> int:
     """Kernels that the host issues for the adapters beside a product."""
     part = adapted_part(op, lora) if lora else None
     if lora is None or part is None:
@@ -47,7 +45,7 @@ def beside_frozen_s(
     operations: Iterable[Operation],
     lora: Lora,
     packed_bytes: float,
-    casts: AdapterCasts = "none",
+    casts: AdapterCasts,
     *,
     backward: bool,
 ) -> Number:

@@ -1,9 +1,8 @@
-"""Seconds of one kernel on one accelerator.
+"""Seconds of one kernel on one accelerator; of the core attention's in `core_attention`.
 
     matmul     t = launch + max(2 m n k / (peak E q u k / (k + k0)), 2 (m k + k n + m n) / (B e))
     grouped    t = launch + (math^p + memory^p)^(1/p), with math = 2 m n k g / (peak E q) and
                memory = g (i m k + i k n + o m n) / (B e)
-    attention  t = launch + FLOPs / (peak16 E_a w s / (s + s0)) + sinks
     scan       t = launch + w max(FLOPs / (peak16 share), bytes / (B e)), w 1 forward, 2 backward
     pointwise  t = launches + bytes / (B e)
 
@@ -14,18 +13,12 @@
     p        how far moving hides behind computing in them (`Kernels.grouped_overlap`): 1 not at all
     i, o     bytes of a number that is read, and of one of the result: 2, or of a weight's gradient
              that is added where it is kept what that reads and writes, 8 in fp32
-    E, E_a   sustained fraction of the dense peak       Kernels.matmul_efficiency, attention_*
+    E        sustained fraction of the dense peak       Kernels.matmul_efficiency
     q        tile and wave quantisation: the best of three tile shapes, each with the fraction of
              the accelerator's compute units that its last wave leaves busy
     k0       inner size at which a matmul reaches half of E: 170, the median of two fits to
              published cuBLAS tables (B200 190, A100 170; median error 6.5 % and 2.6 % of 514 and
              183 shapes)
-    w        head width: heads narrower than 128 leave part of the matrix unit idle, (d / 128)^0.4;
-             less of it under FlashAttention-2, which does not use all of it anyway, ^0.2. Measured
-             at 64 on an H100: 0.73 to 0.80, and 0.87 to 0.90 (A100, Perlmutter: about 0.9)
-    s, s0    keys that a query meets, and those at which attention reaches half of its rate
-             (Kernels.attention_half_*): on an H100 215 forward and 550 backward. Backward over keys
-             that each query chose, by number, E_a and s0 are Kernels.sparse_*, where known
     u        of a product whose rows are not aligned to 16 bytes, on NVIDIA's GPUs a third, on
              Hopper a fifth: TMA and 16-byte copies need that, so cuBLAS takes a kernel that loads
              single numbers, on an H200 one for Turing (cutlass_75_tensorop_bf16_s1688gemm): for
@@ -37,7 +30,6 @@
              (Karpathy, 2023), which is a head of 2 to 3 times on an A100. A compiler
              may pad it (`padded_products`)
     share    Kernels.scan_forward, scan_backward
-    sinks    what a slow kernel for attention sinks adds backward (`KernelHabits.sink_token_s`)
     B, e     memory bandwidth and the fraction of it that pointwise kernels reach; rows taken and
              added by number (`KernelHabits.permutes_by_index`, `sums_by_index`) at most 5.7e9
              bytes/s for each unit
@@ -55,15 +47,7 @@ from typing import Literal
 from meshplan.costmodels.elementwise import Condition, Number, ceil, floor, maximum, plain, where
 from meshplan.costmodels.operations.kinds import AttentionCore, Matmul, Scan
 from meshplan.costmodels.precision import Recipe
-from meshplan.costmodels.seconds.attention_kernels import (
-    NEWER_KERNELS,
-    measured_as,
-    of_sdpa,
-    of_wide_heads,
-    over_cudnn,
-    over_flash2,
-    sdpa_kernel,
-)
+from meshplan.costmodels.seconds.attention_kernels import measured_as, sdpa_kernel
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.schema import AttentionKernel, Dtype, Gpu, Kernels, pointwise_name
 from meshplan.hardware_profiles.surface import Surface, attention_surface, matmul_surface
@@ -72,7 +56,6 @@ from meshplan.hardware_profiles.tunings import Tuning, gpu_family
 TILES = ((256.0, 128.0, 1.0), (128.0, 128.0, 0.96), (128.0, 64.0, 0.87))
 HEIGHTS, WIDTHS, _ = map(frozenset, zip(*TILES, strict=True))
 HALF_RATE_K = 170.0
-NARROWNESS, NARROWNESS_FLASH2 = 0.4, 0.2
 UNALIGNED_RATE = {"hopper": 0.2}
 UNALIGNED_RATE_ELSEWHERE = 1 / 3
 INDEXED_BYTES_PER_S_AND_UNIT = 5.7e9
@@ -239,7 +222,7 @@ def _math_s(device: Device, op: Matmul, dtype: Dtype, sides: Sides, *, grouped: 
     rate = device.rate_flops_per_s(dtype, grouped=grouped)
     filled = _filled_units(rows, columns, op.groups, device.gpu.compute_units)
     math_s = _flops(device, op, sides) / (rate * filled) * device.tuning.matmul_scale
-    return math_s / _aligned_rate(device.kernels, columns, inner) if op.recipe else math_s
+    return math_s / aligned_rate(device.kernels, columns, inner) if op.recipe else math_s
 
 
 def _plain_s(device: Device, op: Matmul, dtype: Dtype, sides: Sides) -> Number:
@@ -265,103 +248,6 @@ def _grouped_s(device: Device, op: Matmul, dtype: Dtype, sides: Sides, layout: s
     return device.kernels.launch_s + (math_s**p + memory_s**p) ** (1.0 / p)
 
 
-def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
-    """Seconds of the core attention: two products forward, five backward."""
-    device = device.running(op)
-    kernels, recipe = device.kernels, device.recipe
-    op = replace(op, keys=op.masked_keys) if op.masked_keys else op
-    beside = op.sinks_s if backward else 0.0
-    dtype = recipe.other_dtype(device.gpu)
-    surface = device.attention_surface(dtype, "backward" if backward else "forward")
-    wide = op.wide and device.gpu.vendor == "nvidia"
-    if surface is not None and op.fused and not wide:
-        each = _measured_s(device, surface, op) * (2.5 if backward else 1.0)
-        over = _over_measured(device, op, backward=backward)
-        return beside + each / over * device.slowdown(dtype)
-    efficiency, half = _of_peak(device, op, backward=backward)
-    if wide:
-        efficiency, half = of_wide_heads(device.gpu, backward=backward)
-    met = op.keys / op.in_turn
-    rate = device.gpu.peak_flops_per_s[dtype] * efficiency * met / (met + half)
-    flops = op.forward_flops * (2.5 if backward else 1.0)
-    if op.fused:
-        return op.in_turn * kernels.launch_s + flops / rate * device.tuning.attention_scale + beside
-    # two batched matmuls at matmul rate, and the scores through memory for softmax, mask and
-    # dropout
-    scores = 2.0 * op.queries * op.all_keys * op.heads
-    aligned = _aligned_rate(kernels, op.head_dim * 8, op.v_head_dim * 8)  # batched: 16 bytes do
-    matmuls = op.forward_flops / aligned * (op.all_keys / op.keys) * (2.0 if backward else 1.0)
-    math_s = matmuls / device.rate_flops_per_s(dtype) / 0.6
-    apart_bytes = op.apart.moved[backward] * scores / 2.0 * op.softmax_apart
-    moved = scores * (7.0 if backward else 6.0) + apart_bytes
-    memory_s = moved / device.bandwidth_bytes_per_s
-    return 4 * kernels.launch_s + (math_s + memory_s) * device.tuning.attention_scale
-
-
-def _of_peak(device: Device, op: AttentionCore, *, backward: bool) -> tuple[float, float]:
-    """Of the 16-bit peak what a fused kernel reaches where a query meets many keys, and the keys
-    at which it reaches half of that.
-    """
-    kernels = device.kernels
-    if backward and op.chosen and kernels.sparse_backward:
-        return kernels.sparse_backward, kernels.sparse_half_backward
-    triton = device.attention == "flex" and device.gpu.vendor == "amd"
-    if device.uses_sdpa and (triton or device.attention == "flash2"):
-        assembled = device.sdpa_by_assembly and not triton
-        own = of_sdpa(kernels, device.gpu.name, assembled=assembled, backward=backward)
-        if own is not None:
-            return own[0] * min(1.0, op.narrowest / 128.0) ** NARROWNESS_FLASH2, own[1]
-    if backward and op.v_head_dim < op.head_dim and kernels.uneven_backward:
-        return kernels.uneven_backward, kernels.uneven_half_backward
-    if backward and device.sums_in_16_bits and kernels.sums16_backward:
-        narrow = min(1.0, op.narrowest / 128.0) ** NARROWNESS
-        return kernels.sums16_backward * narrow, kernels.sums16_half_backward
-    efficiency = kernels.attention_backward if backward else kernels.attention_forward
-    flash = over_flash2(device.attention, gpu_family(device.gpu.name))
-    if flash is not None:
-        efficiency *= kernels.flash2_fraction * flash[backward]
-    flash2 = flash is not None or kernels.flash2_fraction == 1.0  # nothing is better
-    narrowness = NARROWNESS_FLASH2 if flash2 else NARROWNESS
-    half = kernels.attention_half_backward if backward else kernels.attention_half_forward
-    if device.attention in NEWER_KERNELS and not flash2:
-        over = over_cudnn(device.attention, device.gpu.name, op.head_dim, backward=backward)
-        efficiency, half = efficiency * over.rate, half * over.half
-    return efficiency * min(1.0, op.narrowest / 128.0) ** narrowness, half
-
-
-def _measured_s(device: Device, surface: Surface, op: AttentionCore) -> Number:
-    """Seconds of the forward's FLOPs at the rates of a measured surface. In chunks, half a chunk of
-    keys is met under a causal mask, the others in kernels of their own. The native engine's kernel
-    takes values as wide as queries.
-    """
-
-    def at(keys: Number) -> Number:
-        # its third side is tokens of one sequence: what a query of a causal mask meets, twice
-        rates = surface(op.heads * op.queries / (2 * keys), 2 * keys, op.head_dim)
-        return keys / plain(rates)
-
-    widened = device.attention == "flash2" and op.v_head_dim < op.head_dim
-    wide = 2 * op.head_dim if widened else op.head_dim + op.v_head_dim
-    met = op.keys / op.in_turn
-    own = where(op.chunk > 0, op.chunk / 2, met)
-    earlier = met - own
-    apart = at(own) + at(maximum(earlier, 0.5)) * (earlier > 0)
-    return 2.0 * op.queries * op.heads * wide * apart * op.in_turn
-
-
-def _over_measured(device: Device, op: AttentionCore, *, backward: bool) -> Number:
-    """The rate of the engine's kernel over that of the kernel which its surface is of."""
-    flash = over_flash2(device.attention, gpu_family(device.gpu.name))
-    if flash is not None:
-        return flash[backward]
-    if device.attention not in NEWER_KERNELS:
-        return 1.0
-    kernels = device.kernels
-    half = kernels.attention_half_backward if backward else kernels.attention_half_forward
-    over = over_cudnn(device.attention, device.gpu.name, op.head_dim, backward=backward)
-    return over.rate * (op.keys + half) / (op.keys + half * over.half)
-
-
 def scan_s(device: Device, op: Scan, *, backward: bool) -> Number:
     """Seconds of a chunked recurrence: as long as its products or its bytes take."""
     work = 2.0 if backward else 1.0
@@ -381,7 +267,7 @@ def pointwise_s(
     return kernels * device.kernels.launch_s + moving_s
 
 
-def _aligned_rate(kernels: Kernels, columns: Number, inner: Number) -> Number:
+def aligned_rate(kernels: Kernels, columns: Number, inner: Number) -> Number:
     """Fraction of the rate that is left when a side of the matrices is not a multiple of the
     alignment.
     """

@@ -14,8 +14,7 @@ to issue all that if it is longer; both, where the host waits for each kernel (`
     room  seconds of computing that it may run under     i  interference: computing takes 1 + i as
           long beside it, which nobody sees where the communication is what takes longer
 
-In a forward pass with experts the host waits for the number of rows that they get, which is more
-than the longer of both (`expert_counts`).
+How long the host takes is counted in `issuing`.
 
 Ranks that meet within the layer wait for stragglers (`collectives.straggler_fraction`), as long as
 on the axis that waits longest: a wait on one axis is not repeated on another.
@@ -24,7 +23,7 @@ Leaves out: hiding communication under operations other than the ones named by `
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import reduce
 from typing import get_args
 
@@ -37,98 +36,65 @@ from meshplan.costmodels.operations.adapters import (
 )
 from meshplan.costmodels.operations.by_operator import Listing
 from meshplan.costmodels.operations.kinds import (
-    AttentionCore,
     Axis,
     Communication,
     Matmul,
     Operation,
-    Pointwise,
-    Scan,
 )
 from meshplan.costmodels.operations.replayed import kept_and_replayed, replayed_of, without_unread
-from meshplan.costmodels.seconds.adapters import adapter_launches, beside_frozen_s
+from meshplan.costmodels.seconds.adapters import beside_frozen_s
 from meshplan.costmodels.seconds.collectives import ALL_SENT, collective_s, waits_s
 from meshplan.costmodels.seconds.cost import Collective, Computing, Cost, Pass
-from meshplan.costmodels.seconds.dtensor import dispatched_s
-from meshplan.costmodels.seconds.expert_counts import in_step_s, wait_at
 from meshplan.costmodels.seconds.interference import exposed_s, interference_of
-from meshplan.costmodels.seconds.kernels import Device, pointwise_s
+from meshplan.costmodels.seconds.issuing import Issuing
+from meshplan.costmodels.seconds.kernels import pointwise_s
 from meshplan.costmodels.seconds.operation import (
     SENDING,
     Direction,
-    cast_calls,
-    core_kernels,
     count_of,
     device_s,
     is_kept_cast,
-    is_sent,
     mean_flops_of,
-    of_dense_layer,
-    operators_s,
-    part_of_layer,
     room_s,
     scale_of,
     sending_s,
     summed,
 )
-from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.costmodels.seconds.shared_links import Traffic, more_room_s
-from meshplan.costmodels.training import Lora
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engine_schema import Overlap
-from meshplan.hardware_profiles.kernel_habits import AdapterCasts, DTensorPlan
-from meshplan.hardware_profiles.schema import Cluster
 
 AXES: tuple[Axis, ...] = get_args(Axis)
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 
 
 @dataclass(frozen=True, slots=True)
-class Pricer:
-    """Turns operations into costs: device, cluster, the engine's overlap, the groups' places.
+class Pricer(Issuing):
+    """Turns operations into costs: what the host issues, and what the device computes and sends
+    beside it.
 
+    overlap         how much of its communication the engine hides
     deduplicates    whether tokens are sent once to each node and rank
-    weights_leave   1 where the ranks that share weights are on several nodes, else 0
-    lora            what is trained beside frozen weights, None: all weights
     packed_bytes    of a frozen number of a linear layer's weight, 0 where it is not unpacked
-    gradient_bytes  moved for each number of a weight's gradient after its product
-    graphed         parts of a layer that the host issues as one graph
-    products_apart  whether the host issues a product for each expert
-    fixed_capacity  whether experts take as many rows whatever routers choose
+    weights_leave   1 where the ranks that share weights are on several nodes, else 0
     drops_unread    whether a replay leaves out what no backward reads
     keeps_unread    whether a checkpoint by operator keeps what no backward reads
-    from launch_share on    see `KernelHabits`
+    launches_block  whether the host waits for each kernel
     """
 
-    device: Device
-    cluster: Cluster
-    overlap: Overlap
-    groups: dict[str, Group]
-    crosses_nodes: Number = 0.0
+    overlap: Overlap = field(kw_only=True)
     deduplicates: Condition = False
-    lora: Lora | None = None
     packed_bytes: float = 0.0
     expert_overlap: Number = 0.0
     weights_leave: Number = 0.0
-    gradient_bytes: float = 0.0
-    graphed: tuple[str, ...] = ()
-    products_apart: bool = False
-    fixed_capacity: bool = False
     drops_unread: bool = False
     keeps_unread: bool = False
-    launch_share: float = 1.0
-    product_share: float = 1.0
     launches_block: bool = False
-    adapter_casts: AdapterCasts = "none"
-    dtensor: DTensorPlan = ""
-    functions_alone: tuple[Axis, ...] = ()
 
-    def cost(
-        self, operations: Sequence[Operation], replayed: Iterable[RecomputeModule] = ()
-    ) -> Cost:
-        """The cost of `operations`; those of `replayed` modules run again in the backward."""
-        saved_bytes = self.saved_bytes(operations, replayed)
-        return self.replaying(self._cost(operations), operations, replayed, saved_bytes)
+    def cost(self, operations: Sequence[Operation]) -> Cost:
+        """The cost of `operations`, of which none run again in the backward."""
+        saved_bytes = self.saved_bytes(operations)
+        return self.replaying(self._cost(operations), operations, (), saved_bytes)
 
     def saved_bytes(
         self, operations: Sequence[Operation], replayed: Iterable[RecomputeModule] = ()
@@ -265,44 +231,6 @@ class Pricer:
         under = (sending_s(self.device, op, operations) for op in sent)
         return list(map(Collective, sent, map(self._collective_s, sent), under))
 
-    def issued_s(self, operations: Sequence[Operation], direction: Direction) -> Number:
-        """Seconds in which the host issues `operations`. Frozen weights have no gradient, and those
-        of adapters are issued beside the input's.
-        """
-        if direction == "weight_grad" and self.lora:
-            return 0.0
-        issued = sum(self._issue_s(op, direction) for op in operations)
-        return self._with_routing_s(operations, direction, issued)
-
-    def _with_routing_s(
-        self, operations: Sequence[Operation], direction: Direction, issued: Number
-    ) -> Number:
-        """With the host's seconds of a router, where one is among `operations`."""
-        routed = any(op.name == "router" for op in operations)
-        if routed and direction != "weight_grad" and not self.fixed_capacity:
-            issued = issued + self.device.tuning.routing_s
-        return issued
-
-    def _issue_s(self, op: Operation, direction: Direction) -> Number:
-        """Of one."""
-        light = of_dense_layer(op) and not self.device.recipe.cast_bytes
-        share = self.launch_share * (self.product_share if light else 1.0)
-        kernels_s = self.device.tuning.launch_s * share * self._launches(op, direction)
-        loops = None if self.products_apart else self.device
-        calls_s = operators_s(op, direction, self.graphed, loops)
-        issuing_s = (kernels_s + calls_s) * self.cluster.host_slowdown
-        return issuing_s + self._waiting_s(op, direction)
-
-    @property
-    def _reads_counts(self) -> Condition:
-        """Whether the host reads the counts of experts whose rows routers choose."""
-        on_device = self.device.uses_grouped_mm and not self.products_apart
-        return (self.groups["ep"].size > 1) | (not on_device)
-
-    def _wait_at(self, operations: Sequence[Operation]) -> int | None:
-        """Before which of them the host reads the counts; None where it reads none."""
-        return None if self.fixed_capacity else wait_at(operations)
-
     def chains_s(self, operations: Sequence[Operation]) -> list[Number]:
         """Seconds of the chains through host and device of which a forward pass takes the longest;
         none where the host does not wait (`expert_counts`).
@@ -315,63 +243,12 @@ class Pricer:
         issued = [self._issue_s(op, "forward") for op in operations]
         return self._chains_s(operations, each_s, issued, traffic)
 
-    def _chains_s(
-        self,
-        operations: Sequence[Operation],
-        each_s: Sequence[Computing],
-        issued: Sequence[Number],
-        traffic: Iterable[Traffic],
-    ) -> list[Number]:
-        """Of operations that compute `each_s`, take the host `issued`, and send as `traffic`."""
-        wait = self._wait_at(operations)
-        if wait is None:
-            return []
-        seen = (each.exposed_s for each in traffic)
-        lasting = [
-            next(seen) if isinstance(op, Communication) else computing.total_s
-            for op, computing in zip(operations, each_s, strict=True)
-        ]
-        in_order = list(issued)
-        in_order[wait] = in_order[wait] + self.device.tuning.routing_s
-        return in_step_s(in_order, lasting, wait)
-
     def _gradient_s(self, op: Operation) -> Number:
         """Seconds of adding a weight's gradient to the gradient buffer, where that is a kernel."""
         if not (isinstance(op, Matmul) and self.gradient_bytes):
             return 0.0
         moved_bytes = self.gradient_bytes * op.k * op.n * op.groups * op.parts
         return pointwise_s(self.device, moved_bytes, 1, "gradient_add") * scale_of(self.device, op)
-
-    def launches(self, operations: Sequence[Operation]) -> Number:
-        """Kernels that the host issues for `operations` forward."""
-        return sum(self._launches(op, "forward") for op in operations)
-
-    def _launches(self, op: Operation, direction: Direction) -> Number:
-        if self.graphed and part_of_layer(op) in self.graphed:
-            return 0
-        if isinstance(op, Pointwise):
-            return 0 if direction == "weight_grad" else op.kernels * op.issued_share
-        if isinstance(op, Matmul):
-            is_backward = direction != "forward"
-            beside = adapter_launches(op, self.lora, self.adapter_casts, backward=is_backward)
-            added = direction == "weight_grad" and self.gradient_bytes > 0
-            products = op.groups if self.products_apart and "experts" in op.modules else 1
-            return beside + products + added + cast_calls(self.device.recipe, op, direction)
-        if isinstance(op, (AttentionCore, Scan)):
-            forward, backward = core_kernels(op)
-            return {"forward": forward, "input_grad": backward, "weight_grad": 0}[direction]
-        function = op.differentiable and op.axis in self.functions_alone
-        applied = function and direction != "weight_grad"
-        return op.present * (applied or is_sent(op, direction, self.groups[op.axis].size))
-
-    def _waiting_s(self, op: Operation, direction: Direction) -> Number:
-        """Of the host at tensor parallel's: by DTensor, and in pipelines across nodes [fitted]."""
-        if not isinstance(op, Communication) or op.axis != "tp":
-            return 0.0
-        ranks = self.groups["tp"].size
-        each = self.device.tuning.pipelined_rank_s * self.crosses_nodes * ranks
-        calls_s = dispatched_s(self.dtensor, direction) * self.cluster.host_slowdown
-        return (each * count_of(op, direction) + calls_s) * (ranks > 1)
 
     def _traffic(self, each: Collective, direction: Direction, beside: Computing) -> Traffic:
         op, tuning = each.op, self.device.tuning

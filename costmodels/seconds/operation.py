@@ -15,8 +15,9 @@ from meshplan.costmodels.operations.kinds import (
     Scan,
 )
 from meshplan.costmodels.precision import Recipe
+from meshplan.costmodels.seconds.core_attention import attention_s
 from meshplan.costmodels.seconds.cost import Collective, Computing
-from meshplan.costmodels.seconds.kernels import Device, attention_s, pointwise_s, scan_s
+from meshplan.costmodels.seconds.kernels import Device, pointwise_s, scan_s
 from meshplan.costmodels.seconds.padded_products import product_s
 
 OPERATOR_S = 8e-6

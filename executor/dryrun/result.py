@@ -30,8 +30,3 @@ class DryRun:
     comm_bytes: dict[str, float]
     comm_calls: dict[str, int]
     wall_s: float
-
-    @property
-    def total_flops(self) -> float:
-        """FLOPs of the whole step."""
-        return sum(self.flops.values())

@@ -19,10 +19,10 @@ from itertools import islice
 from pathlib import Path
 
 from meshplan.executor.frameworks.documents.values import Values
-from meshplan.executor.frameworks.shell.arguments import launcher_arguments
-from meshplan.executor.frameworks.shell.gpus import gpus_of, is_job, without_header
-from meshplan.executor.frameworks.shell.launches import MAX_CASES
-from meshplan.executor.frameworks.shell.ranks import started, starts_more
+from meshplan.executor.frameworks.shell.launching.arguments import launcher_arguments
+from meshplan.executor.frameworks.shell.launching.gpus import gpus_of, is_job, without_header
+from meshplan.executor.frameworks.shell.launching.launches import MAX_CASES
+from meshplan.executor.frameworks.shell.launching.ranks import started, starts_more
 from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
 from meshplan.executor.frameworks.shell.sourced import file_of, sourced_text
 from meshplan.executor.frameworks.shell.work import shared_work

@@ -32,9 +32,9 @@ from meshplan.executor.frameworks.documents.values import Values, optimizer, put
 from meshplan.executor.frameworks.hugging_face.trainer_models import packed_weights
 from meshplan.executor.frameworks.hugging_face.trainers import model_of_repository
 from meshplan.executor.frameworks.keys.lists import judged, unjudged
-from meshplan.executor.frameworks.shell.arguments import Arguments, launcher_arguments
-from meshplan.executor.frameworks.shell.gpus import launched
-from meshplan.executor.frameworks.shell.launches import (
+from meshplan.executor.frameworks.shell.launching.arguments import Arguments, launcher_arguments
+from meshplan.executor.frameworks.shell.launching.gpus import launched
+from meshplan.executor.frameworks.shell.launching.launches import (
     first_of,
     is_launched,
     launches,

@@ -271,11 +271,6 @@ class Plan(Frozen):
     _sealed: bool = PrivateAttr(default=True)
 
     @property
-    def edited(self) -> bool:
-        """Whether its file says otherwise than when `plan` wrote it (`planner.case.seal`)."""
-        return self._edited
-
-    @property
     def doubt(self) -> str:
         """What its file's seal leaves to doubt; empty for a file as `plan` wrote it, and for one
         that predicts nothing.

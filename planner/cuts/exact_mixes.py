@@ -163,7 +163,7 @@ class ExactMixes:
             fixed = self._grains(chain.hops * self.times.hop_s + reduced_s + self.rest_s)
             self.model.add(self.step >= fixed + weighted_sum(self._flat(chunks), taken))
 
-    def _grains_taken(self, chunk: int, often: Floats, hides: float = 0.0) -> list[int]:
+    def _grains_taken(self, chunk: int, often: Floats, hides: float) -> list[int]:
         """[way] grains of so many F, B, I and W of a chunk, less what so many backwards hide."""
         forward, both, input_grad, weight_grad = often.tolist()
         rates = np.array([forward, both + input_grad, both + weight_grad])

@@ -26,7 +26,8 @@ from meshplan.hardware_profiles.tunings import Tuning
 from meshplan.planner.learn.likelihood import MOST, UNUSUAL, Seen
 from meshplan.planner.logs.steady import Steady
 from meshplan.planner.runs.attention import BEFORE_FLASH
-from meshplan.planner.runs.habits import NOT_COMPILED, NOT_HIDDEN
+from meshplan.planner.runs.compiling import NOT_COMPILED
+from meshplan.planner.runs.habits import NOT_HIDDEN
 from meshplan.planner.runs.memory import recomputing
 
 HALVINGS = 20

@@ -28,6 +28,9 @@ OURS = ("native", "meshplan")
 native FSDP).
 """
 
+OF_FSDP2 = ("torchtitan", "automodel", "automodel-fp32-loss")
+"""Engines that train PyTorch's own modules under FSDP2."""
+
 LAST_WITHOUT_FLASH = 2022
 """Megatron-LM got FlashAttention in 2023 (NVIDIA/Megatron-LM --use-flash-attn, core 0.2)."""
 

@@ -3,7 +3,7 @@
 The framework's name gives the engine and, of Megatron-Bridge, the release. Of Megatron-LM the year
 counts too: before FlashAttention its kernels were those of Megatron-DeepSpeed, and for a year after
 it fused neither gated units nor rotary positions. What else a source says of a run are the row's
-facts (`planner.runs.notes.FACTS`).
+facts (`planner.runs.notes.FACTS`), of which each module beside this one reads its own.
 """
 
 import re
@@ -17,17 +17,20 @@ from meshplan.planner.runs.attention import (
     attention_said,
     release_said,
 )
+from meshplan.planner.runs.compiling import compiling_said
 from meshplan.planner.runs.dispatchers import DISPATCHERS
 from meshplan.planner.runs.engines import (
     LAST_GATHERED_WIDE,
     LAST_LISTED,
     LAST_UNFUSED,
     LAST_WITHOUT_FLASH,
+    OF_FSDP2,
     engine_name,
     engine_with,
 )
+from meshplan.planner.runs.fused_kernels import KERNELS, OWN, STATES
 from meshplan.planner.runs.issuing import issuing_said
-from meshplan.planner.runs.losses import EAGER_LOSS, LOSSES, loss_said
+from meshplan.planner.runs.losses import LOSSES, loss_said
 from meshplan.planner.runs.rows import Facts, Row
 from meshplan.planner.runs.tensor_plans import dtensor_said
 from meshplan.planner.runs.updates import update_said
@@ -35,121 +38,6 @@ from meshplan.planner.runs.updates import update_said
 FUSED_SINKS, BROKEN_SINKS = (26, 6), (26, 6, 1)
 """Releases of Megatron-Bridge: the first whose 8-bit recipes run attention in 8 bits, where a fast
 kernel for sinks is, and one that lost that kernel.
-"""
-
-LIGER_LOSS = {"fused_cross_entropy": True, "chunked_loss": True, "loss_chunk_bytes": 1e9}
-LIGER = LIGER_LOSS | {"fused_norm": True, "fused_gated": True, "fused_rope": True}
-NO_JIT: dict[str, Any] = {"fused_gated": False, "own_gelu": (23.0, 45.0), "drops_apart": True}
-"""What Megatron-LM scripted for nvFuser runs one operator after the other where PyTorch has no
-nvFuser: until January 2024 it turned TorchScript's other fuser off (NVIDIA/Megatron-LM@f7727433
-megatron/initialize.py set_jit_fusion_options), and "nvFuser is deprecated in PyTorch JIT starting
-from 2.2" (@473225f9 megatron/core/jit.py, which compiles instead). Of GELU and its bias seven
-operators move 2 numbers and three 3 forward, twelve 2 and seven 3 backward
-(megatron/model/fused_bias_gelu.py; counted, not measured).
-"""
-GELU_OPERATORS: dict[str, Any] = {"own_gelu": (38.0, 59.0)}
-"""transformers' `gelu_new` under autocast (huggingface/transformers activations.py,
-NewGELUActivation): powers are among what autocast computes in fp32, so that ten kernels read and
-write 38 numbers of 16 bits forward, casts from and to them among them, and their backward 59
-(counted, not measured).
-"""
-OWN: dict[str, Any] = {"copies_heads": True, "functions_alone": ("tp", "ep")}
-LOCAL = OWN | {"norms_in_products": False, "biases": "apart"}
-"""Megatron-LM's own layers instead of Transformer Engine's (--transformer-impl local):
-@f7727433 megatron/model/transformer.py copies queries, keys, values and the output around
-FlashAttention (rearrange, contiguous). Functions of autograd are applied around tensor parallelism
-on a rank of its own too (@00caa53a megatron/core/tensor_parallel/mappings.py).
-"""
-KERNELS: dict[str, dict[str, Any]] = {
-    "liger": LIGER,
-    "liger_loss": LIGER_LOSS,
-    "norm": {"fused_norm": True},
-    "rope": {"fused_rope": True},
-    "gated": {"fused_gated": True},
-    "permutes": {"permutes_by_index": False, "sums_by_index": False, "weighs_apart": False},
-    "gathers_biases": {"expert_biases": "gathered"},
-    "no_norm": {"fused_norm": False},
-    "no_gated": {"fused_gated": False},
-    "gelu_operators": GELU_OPERATORS,
-    "no_rope": {"fused_rope": False, "rope_kernels": 1, "rope_operators": (26, 20)},
-    "no_jit": NO_JIT,
-    "local": LOCAL,
-    "head_copies": {"copies_heads": True},
-    "autocast": {"wide_stream": True, "keeps_wide": True},
-    "te_autocast": {"wide_stream": True},
-    "joined_norms": {"joins_norms": True},
-    "no_rotation": {"fused_rope": True, "copies_unrotated": False},
-    "sums_biases": {"biases": "summed"},
-    "no_reorder": {"reorders_documents": True},
-    "no_routing": {"routing_kernels": 26},
-    "no_choosing": {"routing_kernels": 22},
-    "no_grouping": {"products_apart": True},
-    "filled_masks": {"own_masks": "filled"},
-    "multiplied_masks": {"own_masks": "multiplied"},
-    "drops_apart": {"drops_apart": True},
-    "dropout": {"dropout": True},
-    "no_dropout": {"dropout": False},
-    "blocking": {"launches_block": True},
-    "no_padding": {"pads_vocabulary": False},
-    "cast_adapters": {"adapter_casts": "inputs"},
-    "wide_adapters": {"adapter_casts": "all"},
-    "returned_keys": {"returned_keys": 2},
-    "fused_step": {"updates_by_operator": False},
-    "operator_step": {"updates_by_operator": True},
-    "sums16": {"sums_in_16_bits": True},
-}
-"""What a word of the fact `fused_kernels` says. Of queries and of keys Megatron turns a rotation by
-13 operators (NVIDIA/Megatron-LM@e4b72598 megatron/core/models/common/embeddings/rope_utils.py,
-_apply_rotary_pos_emb_bshd of latent attention; 10 backward), of packed documents one after the
-other until August 2026 (_apply_rotary_pos_emb_thd, @d30e1652; at once since @e4ba3a30). Choosing 6
-of 64 experts takes it 22 forward and 11 backward, moving rows 13 and 10, counting them and telling
-the host 12 (megatron/core/transformer/moe, moe_utils.py and token_dispatcher.py): 68, less the 16
-of the copies that are counted in any case, is 26 each way; 22 where moving rows alone is fused
-(fused choices take Transformer Engine 2.7: moe_router_fusion, megatron/core/transformer/
-transformer_config.py).
-Its legacy grouped GEMM issues one product for each local expert (moe_use_legacy_grouped_gemm;
-fanshiqing/grouped_gemm).
-"""
-
-NOT_COMPILED = {"fused_norm": False, "fused_gated": False, "fused_rope": False}
-PLAIN = {"launch_share": 0.227, "adapter_casts": "none"}
-"""An nn.Linear is issued in 13.48 us on a DGX H100 (NVIDIA/TransformerEngine issue 2053); a module
-of the engines that taught all engines' `launch_s` takes 59.3 (hardware_profiles/fits/generic.toml).
-What nothing compiles and nobody wraps in modules of his own is issued so, and no kernel takes the
-scaling of an adapter in.
-"""
-PLAIN_LOOPS = ("torchtitan", "llm-foundry", "generic")
-EAGER_EXPERTS = {"weighs_apart": True, "permutes_by_index": True}
-"""torchtitan's rows are multiplied by the router's weights in fp32, before their experts or after
-(pytorch/torchtitan@b5bcd76 torchtitan/models/common/token_dispatcher.py, combine; @25413d224
-torchtitan/models/moe.py), which the compiler fuses with the copy beside it; without it the copies
-are PyTorch's indexing and scatter_add, one each where nothing is sent. HybridEP permutes in its own
-kernels (HybridEPTokenDispatcher).
-"""
-EAGER_CASTS = {"cast_bytes": 66.0}
-"""Of a number that torchao casts with one scale: its magnitude 4 and the largest 2, a copy in fp32
-6, times the scale 8, clamped 8 and cast 5 (pytorch/ao@36027d82 torchao/float8/float8_utils.py
-tensor_to_amax, to_fp8_saturated; float8_training_tensor.py _ToFloat8ConstrFunc), which the compiler
-makes two kernels of; and all of it twice, for the product that it enters forward or backward and
-for the weight's gradient (float8_linear.py, matmul_with_hp_or_float8_args). Leaves out weights,
-which are cast as often.
-"""
-EAGER_LISTS: dict[str, Any] = {"keeps_listed": True}
-"""Without a compiler PyTorch holds every output that a checkpoint by operator lists."""
-
-EAGER_MERGES: dict[str, Any] = {"context_merge": "operators"}
-"""What PyTorch's ring merges, operators merge one after the other."""
-
-OF_FSDP2 = ("torchtitan", "automodel", "automodel-fp32-loss")
-COMPILED = (*OF_FSDP2, "llm-foundry", "generic")
-"""Engines of PyTorch's own modules, under FSDP2 and FSDP1, that the compiler alone fuses; and of a
-framework that is not known, where its row says that nothing was compiled.
-"""
-
-WHOLE_PROGRAM = {"pads_products": True}
-"""Where a row of a framework that is not known says `compiled`, the whole model was, its head too
-(nanoGPT and loops like it, litgpt). FSDP2's trainers compile layer by layer, and not the head
-(pytorch/torchtitan@018740b7 torchtitan/models/llama3/infra/parallelize.py, apply_compile).
 """
 
 FSDP1 = "llm-foundry"
@@ -162,8 +50,8 @@ UNFUSED_LLAMA = OWN | {"fused_gated": False, "fused_rope": False}
 """Megatron-LM until 2023: silu and product are kernels of PyTorch's, as is each step of a rotation
 (alibaba/Megatron-LLaMA@0dd0c21 megatron/model/transformer.py, of NVIDIA's tree; norms are apex'
 fused ones, FlagOpen/FlagScale@43b8604 megatron/model/__init__.py); layers are its own, as under
-`LOCAL`. --no-bias-swiglu-fusion and --no-rope-fusion switch off what came with Megatron Core 0.5.0
-(`LAST_UNFUSED`). GPTs have neither.
+`fused_kernels.LOCAL`. --no-bias-swiglu-fusion and --no-rope-fusion switch off what came with
+Megatron Core 0.5.0 (`engines.LAST_UNFUSED`). GPTs have neither.
 """
 
 GRAPHED_CASTS = 1
@@ -242,20 +130,11 @@ BLOCKED = dict.fromkeys(
 def engine_of(row: Row) -> Engine:
     """The engine that prices the row, with the habits that its facts name."""
     engine = load_engine(_name_of(row))
-    titan = engine.name in OF_FSDP2
-    kernels = loss_said(row, engine) | update_said(row) | assembly_said(row)
+    fsdp2 = engine.name in OF_FSDP2
+    kernels = compiling_said(engine, compiled=row.facts.compiled) | loss_said(row, engine)
+    kernels |= update_said(row) | assembly_said(row)
     kernels |= release_said(row) | attention_said(row.facts, engine)
-    kernels |= _kernels_said(row.facts, titan=titan)
-    if row.facts.compiled is False and engine.name in COMPILED:
-        eager = (
-            EAGER_EXPERTS | EAGER_CASTS | EAGER_LISTS | EAGER_LOSS | EAGER_MERGES
-            if engine.name == "torchtitan"
-            else {}
-        )
-        plain = PLAIN if engine.name in PLAIN_LOOPS else {}
-        kernels = NOT_COMPILED | eager | plain | kernels
-    if row.facts.compiled and engine.name == "generic":
-        kernels |= WHOLE_PROGRAM
+    kernels |= _kernels_said(row.facts, fsdp2=fsdp2)
     if _fuses_no_llama(row, engine):
         kernels |= UNFUSED_LLAMA
     kernels |= issuing_said(row, engine) | dtensor_said(row, engine) | _replay_said(row, engine)
@@ -263,7 +142,7 @@ def engine_of(row: Row) -> Engine:
         kernels |= {"keeps_received_cast": False}
     if engine.name == "megatron-bridge" and row.facts.cuda_graph == "full_iteration":
         kernels |= {"expert_casts": GRAPHED_CASTS}
-    overlap = _overlap_said(row.facts, engine, titan=titan)
+    overlap = _overlap_said(row.facts, engine, fsdp2=fsdp2)
     trainer = "transformers" in row.framework.lower() and engine.name in ("llm-foundry", "generic")
     states = dict[str, Any](TRAINER if trainer else XLA if "jax" in row.framework.lower() else {})
     if _is_trainer(row) and engine.name == "torchtitan":
@@ -273,12 +152,6 @@ def engine_of(row: Row) -> Engine:
         states |= STATES.get(word, {})
     return engine_with(engine.name, *(tuple(h.items()) for h in (kernels, overlap, states)))
 
-
-STATES: dict[str, dict[str, Any]] = {
-    "whole_adapters": {"adapter_unit_s": 0.0},
-    "whole_experts": {"keeps_experts_whole": True},
-}
-"""What a word of the same fact says of what is kept and gathered."""
 
 SUMS: dict[str, dict[str, Any]] = {
     "16": {"bf16_sums_bytes": 0.0, "gradient_bytes": 2.0, "reduce_bytes": 2.0},
@@ -360,9 +233,9 @@ def _fuses_no_llama(row: Row, engine: Engine) -> bool:
     return old and its_own and row.shape.get("gated_mlp", "1") != "0"
 
 
-def _kernels_said(facts: Facts, *, titan: bool) -> dict[str, Any]:
+def _kernels_said(facts: Facts, *, fsdp2: bool) -> dict[str, Any]:
     said: dict[str, Any] = {}
-    if titan and facts.fp8_scaling == "rowwise":
+    if fsdp2 and facts.fp8_scaling == "rowwise":
         said |= CASTS_BY_ROW
     if facts.fp8_scaling == "flow":
         said |= {"receives_casts": True}
@@ -385,8 +258,8 @@ def _kernels_said(facts: Facts, *, titan: bool) -> dict[str, Any]:
     return said | DISPATCHERS.get(facts.dispatcher, {})
 
 
-def _overlap_said(facts: Facts, engine: Engine, *, titan: bool) -> dict[str, float]:
-    said = dict(ASYNC_OVERLAP) if titan and facts.async_tensor else {}
+def _overlap_said(facts: Facts, engine: Engine, *, fsdp2: bool) -> dict[str, float]:
+    said = dict(ASYNC_OVERLAP) if fsdp2 and facts.async_tensor else {}
     if facts.comm_overlap in NOT_HIDDEN:
         always_hidden = load_engine("megatron").overlap.tensor
         hidden = NOT_HIDDEN[facts.comm_overlap]

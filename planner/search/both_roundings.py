@@ -46,7 +46,7 @@ def search_exactly(
     simulation: Simulation,
     *,
     k: int,
-    time_limit_s: float | None = None,
+    time_limit_s: float | None,
     progress: Callable[[Progress], None] | None = None,
 ) -> SearchResult:
     """`search.search`; raises `NoLayoutFits`."""

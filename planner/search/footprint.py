@@ -112,16 +112,16 @@ class Fewest(NamedTuple):
 
 
 def minimum_gpus(
-    question: Question, *, first: int = 1, most: int | None = None, price: Pricer = closed_form
+    question: Question, *, most: int | None = None, price: Pricer = closed_form
 ) -> Fit | None:
-    """The fewest GPUs, from `first` to `most` (the question's own number), that hold one step."""
-    return fewest(question, first=first, most=most, price=price).fit
+    """The fewest GPUs, up to `most` (the question's own number), that hold one step."""
+    return fewest(question, most=most, price=price).fit
 
 
 def fewest(
     question: Question, *, first: int = 1, most: int | None = None, price: Pricer = closed_form
 ) -> Fewest:
-    """`minimum_gpus`, and the numbers of GPUs that were not settled."""
+    """`minimum_gpus` from `first` on, and the numbers of GPUs that were not settled."""
     q, node = question, question.cluster.gpus_per_node
     counts = [gpus for gpus in sizes(q, most if most is not None else q.gpus) if gpus >= first]
     reached = np.array(counts, np.int64)

@@ -58,9 +58,10 @@ def open_ranks(
     model: Model,
     training: Training,
     sizes: Ints,
-    degrees: list[int],
     legality: Legality,
     gpus_per_node: int,
+    *,
+    degrees: list[int],
 ) -> None:
     """tp, cp and pp out of `degrees` whose product divides one of `sizes`."""
     options = np.array(degrees, np.int64)

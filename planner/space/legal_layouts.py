@@ -268,7 +268,7 @@ def enumerate_space(
     funnel = Funnel(pins)
     sizes = np.array([gpus] if isinstance(gpus, int) else gpus, np.int64)
     degrees = sorted({degree for size in sizes.tolist() for degree in divisors(size)})
-    open_ranks(funnel, model, training, sizes, degrees, engine.legality, gpus_per_node)
+    open_ranks(funnel, model, training, sizes, engine.legality, gpus_per_node, degrees=degrees)
     open_replicas(funnel, training, sizes, gpus_per_node)
     open_batches(funnel, model, training, engine.legality)
     if max(int(sizes.max(initial=0)), training.global_batch_size) <= np.iinfo(np.int32).max:
@@ -327,7 +327,7 @@ def reachable_sizes(
     pipelines = range(1, model.num_layers + 3 + places_modules(model, engine.legality))
     degrees = sorted({*divisors(widths), *divisors(training.seq_len), *pipelines})
     funnel = Funnel(pins)
-    open_ranks(funnel, model, training, sizes, degrees, engine.legality, gpus_per_node)
+    open_ranks(funnel, model, training, sizes, engine.legality, gpus_per_node, degrees=degrees)
     inner = each_once(inner_ranks(funnel))
     replicas = np.array(divisors(training.global_batch_size), np.int64)
     both = np.sort(np.concatenate([each_once(sizes), each_once(inner[:, None] * replicas)]))

@@ -159,7 +159,7 @@ def series_of(cells: Sequence[Cell]) -> Series:
     )
 
 
-def cells_of(axes: Axes, precision: str = "bf16", optimizer: str = "adamw") -> tuple[Cell, ...]:
+def cells_of(axes: Axes, precision: str, optimizer: str) -> tuple[Cell, ...]:
     """Every combination, looked up, GPUs innermost.
 
     Raises `BadQuestion` where no combination is a question, and the loaders' errors for names.

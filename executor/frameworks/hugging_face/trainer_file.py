@@ -43,14 +43,14 @@ from meshplan.executor.frameworks.hugging_face.trainer_names import (
     claims_of,
 )
 from meshplan.executor.frameworks.hugging_face.trainers import read_values
-from meshplan.executor.frameworks.shell.arguments import (
+from meshplan.executor.frameworks.shell.launching.arguments import (
     Arguments,
     arguments,
     launcher_arguments,
 )
-from meshplan.executor.frameworks.shell.gpus import launched
-from meshplan.executor.frameworks.shell.hosts import seen_by_deepspeed
-from meshplan.executor.frameworks.shell.launches import (
+from meshplan.executor.frameworks.shell.launching.gpus import launched
+from meshplan.executor.frameworks.shell.launching.hosts import seen_by_deepspeed
+from meshplan.executor.frameworks.shell.launching.launches import (
     first_of,
     left_open,
     needed,

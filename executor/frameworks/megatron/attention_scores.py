@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from meshplan.executor.frameworks.shell.arguments import FlagArguments
+from meshplan.executor.frameworks.shell.launching.arguments import FlagArguments
 from meshplan.planner.case.reading import Fact, Recompute
 
 _UNFUSED = ("unfused", "local")

@@ -60,14 +60,14 @@ from meshplan.executor.frameworks.megatron.settings import (
     optimizer_unread,
     training_facts,
 )
-from meshplan.executor.frameworks.shell.arguments import (
+from meshplan.executor.frameworks.shell.jobs.documents import DOCUMENTS, job_of
+from meshplan.executor.frameworks.shell.launching.arguments import (
     FlagArguments,
     arguments,
     launcher_arguments,
 )
-from meshplan.executor.frameworks.shell.gpus import launched
-from meshplan.executor.frameworks.shell.jobs.documents import DOCUMENTS, job_of
-from meshplan.executor.frameworks.shell.launches import (
+from meshplan.executor.frameworks.shell.launching.gpus import launched
+from meshplan.executor.frameworks.shell.launching.launches import (
     first_of,
     is_launched,
     launches,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from meshplan.executor.frameworks.documents.values import shown
 from meshplan.executor.frameworks.megatron.settings import COUNTS, OLDER
-from meshplan.executor.frameworks.shell.arguments import options_of
+from meshplan.executor.frameworks.shell.launching.arguments import options_of
 from meshplan.planner.case.reading import Fact, IllegalConfig
 
 _SIZES = frozenset(

@@ -84,7 +84,7 @@ from meshplan.executor.frameworks.nemo.sections import (
     is_nemo,
     megatron_facts,
 )
-from meshplan.executor.frameworks.shell.launches import started_with
+from meshplan.executor.frameworks.shell.launching.launches import started_with
 from meshplan.executor.frameworks.shell.script import SCRIPTS
 from meshplan.planner.case.reading import (
     Fact,

@@ -17,19 +17,19 @@ from meshplan.executor.frameworks.nemo.launched_config import launched_config, w
 from meshplan.executor.frameworks.nemo.named_recipe import RUNNER, named_recipe, with_overrides
 from meshplan.executor.frameworks.nemo.overrides import override
 from meshplan.executor.frameworks.nemo.run import Run
-from meshplan.executor.frameworks.shell.arguments import arguments
-from meshplan.executor.frameworks.shell.gpus import gpus_of
-from meshplan.executor.frameworks.shell.launches import (
+from meshplan.executor.frameworks.shell.launching.arguments import arguments
+from meshplan.executor.frameworks.shell.launching.gpus import gpus_of
+from meshplan.executor.frameworks.shell.launching.launches import (
     first_of,
     is_launched,
     launches,
     left_open,
     said_elsewhere,
 )
-from meshplan.executor.frameworks.shell.ranks import started
+from meshplan.executor.frameworks.shell.launching.ranks import started
+from meshplan.executor.frameworks.shell.launching.starters import open_count
 from meshplan.executor.frameworks.shell.record import Script
 from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
-from meshplan.executor.frameworks.shell.starters import open_count
 from meshplan.planner.case.reading import Fact, Start
 
 _OVERRIDE = re.compile(r"\+{0,2}(\w+\.)+\w+=")

@@ -7,9 +7,9 @@ says so.
 from collections.abc import Container, Iterator, Sequence
 from itertools import dropwhile, islice
 
-from meshplan.executor.frameworks.shell import syntax
 from meshplan.executor.frameworks.shell.assignments import DECLARES
-from meshplan.executor.frameworks.shell.words import Word
+from meshplan.executor.frameworks.shell.grammar import syntax
+from meshplan.executor.frameworks.shell.grammar.words import Word
 
 _TESTS = ("[", "test")
 _OF_FILES = {*(f"-{letter}" for letter in "abcdefghkprstuwxGLNOS"), "-nt", "-ot", "-ef"}

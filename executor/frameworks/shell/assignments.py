@@ -9,10 +9,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from meshplan.executor.frameworks.shell import commands, syntax
+from meshplan.executor.frameworks.shell import commands
 from meshplan.executor.frameworks.shell.expansion.arithmetic import NotArithmetic
 from meshplan.executor.frameworks.shell.expansion.expand import MAX_CHARS, MAX_TOKENS, Expander
 from meshplan.executor.frameworks.shell.expansion.text import formatted
+from meshplan.executor.frameworks.shell.grammar import syntax
+from meshplan.executor.frameworks.shell.grammar.words import Word
 from meshplan.executor.frameworks.shell.variables import (
     Part,
     Text,
@@ -21,7 +23,6 @@ from meshplan.executor.frameworks.shell.variables import (
     plain,
     shown_text,
 )
-from meshplan.executor.frameworks.shell.words import Word
 from meshplan.planner.case.reading import UnreadableConfig
 
 DECLARES = ("export", "local", "readonly", "declare", "typeset")

@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from meshplan.executor.frameworks.shell import syntax
-from meshplan.executor.frameworks.shell.parser import parse
+from meshplan.executor.frameworks.shell.grammar import syntax
+from meshplan.executor.frameworks.shell.grammar.parser import parse
+from meshplan.executor.frameworks.shell.grammar.words import Piece, Word, split_words
 from meshplan.executor.frameworks.shell.variables import Part, Text, line_of, plain
-from meshplan.executor.frameworks.shell.words import Piece, Word, split_words
 from meshplan.planner.case.reading import UnreadableConfig
 
 MAX_BRACED = 1_001  # one more than a loop may have rounds

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
-from meshplan.executor.frameworks.shell import commands, syntax
+from meshplan.executor.frameworks.shell import commands
 from meshplan.executor.frameworks.shell.asked import notes_of, of_machine
 from meshplan.executor.frameworks.shell.conditions import (
     arithmetic_holds,
@@ -13,6 +13,7 @@ from meshplan.executor.frameworks.shell.conditions import (
 )
 from meshplan.executor.frameworks.shell.endings import Exits, Place, Stops
 from meshplan.executor.frameworks.shell.expansion.expand import Expander
+from meshplan.executor.frameworks.shell.grammar import syntax
 from meshplan.executor.frameworks.shell.loops import Rounds
 from meshplan.executor.frameworks.shell.record import Script
 from meshplan.executor.frameworks.shell.traps import Traps

@@ -10,11 +10,11 @@ import operator
 import re
 from collections.abc import Callable, Iterator
 
-from meshplan.executor.frameworks.shell import syntax
 from meshplan.executor.frameworks.shell.expansion.arithmetic import NotArithmetic
 from meshplan.executor.frameworks.shell.expansion.expand import Expander
+from meshplan.executor.frameworks.shell.grammar import syntax
+from meshplan.executor.frameworks.shell.grammar.words import Word
 from meshplan.executor.frameworks.shell.variables import Text, is_unset, plain, shown_text
-from meshplan.executor.frameworks.shell.words import Word
 from meshplan.planner.case.reading import UnreadableConfig
 
 _NUMBERS: dict[str, Callable[[int, int], bool]] = {

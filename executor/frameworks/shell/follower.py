@@ -3,14 +3,16 @@
 from collections.abc import Callable, Iterable, Set
 from contextlib import nullcontext, suppress
 
-from meshplan.executor.frameworks.shell import commands, sourced, syntax
+from meshplan.executor.frameworks.shell import commands, sourced
 from meshplan.executor.frameworks.shell.assignments import DECLARES, Assignments
 from meshplan.executor.frameworks.shell.compound import Compound
 from meshplan.executor.frameworks.shell.conditions import test_holds
 from meshplan.executor.frameworks.shell.endings import Exits, Stops, status_of
 from meshplan.executor.frameworks.shell.given import exported_names, read_here, write_files
+from meshplan.executor.frameworks.shell.grammar import syntax
+from meshplan.executor.frameworks.shell.grammar.words import Word
+from meshplan.executor.frameworks.shell.launching.ranks import started_shell
 from meshplan.executor.frameworks.shell.options import set_options
-from meshplan.executor.frameworks.shell.ranks import started_shell
 from meshplan.executor.frameworks.shell.sent import given_script, printed_by, sent_text
 from meshplan.executor.frameworks.shell.variables import (
     Part,
@@ -20,7 +22,6 @@ from meshplan.executor.frameworks.shell.variables import (
     shown_text,
     without_line_ends,
 )
-from meshplan.executor.frameworks.shell.words import Word
 from meshplan.planner.case.reading import UnreadableConfig
 
 MAX_CALLS = 20  # functions, `eval` and `bash -c` inside each other

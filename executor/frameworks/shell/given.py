@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from meshplan.executor.frameworks.shell.expansion.expand import Expander
-from meshplan.executor.frameworks.shell.syntax import Array, Redirected, assigns, name_of
+from meshplan.executor.frameworks.shell.grammar.syntax import Array, Redirected, assigns, name_of
+from meshplan.executor.frameworks.shell.grammar.words import Word, document
 from meshplan.executor.frameworks.shell.variables import (
     Part,
     Text,
@@ -20,7 +21,6 @@ from meshplan.executor.frameworks.shell.variables import (
     plain,
     shown_text,
 )
-from meshplan.executor.frameworks.shell.words import Word, document
 from meshplan.planner.case.reading import UnreadableConfig
 
 MAX_WRITTEN = 2**18  # characters of a file that `>>` goes on with

@@ -5,11 +5,12 @@ Source: GNU Bash manual 5.2, 3.2.5.1 Looping Constructs.
 
 from collections.abc import Callable, Iterable, Mapping
 
-from meshplan.executor.frameworks.shell import commands, syntax
+from meshplan.executor.frameworks.shell import commands
 from meshplan.executor.frameworks.shell.asked import asks
 from meshplan.executor.frameworks.shell.endings import Place
 from meshplan.executor.frameworks.shell.expansion.arithmetic import NotArithmetic
 from meshplan.executor.frameworks.shell.expansion.expand import Expander
+from meshplan.executor.frameworks.shell.grammar import syntax
 from meshplan.executor.frameworks.shell.record import Script
 from meshplan.executor.frameworks.shell.variables import shown_text
 from meshplan.hardware_profiles.dataclass import dataclass

@@ -17,13 +17,13 @@ from contextlib import suppress
 from meshplan.executor.frameworks.shell.endings import Stops
 from meshplan.executor.frameworks.shell.follower import Follower
 from meshplan.executor.frameworks.shell.given import set_start
-from meshplan.executor.frameworks.shell.gpus import slurm_variables
+from meshplan.executor.frameworks.shell.grammar.parser import parse
+from meshplan.executor.frameworks.shell.grammar.words import split_words
 from meshplan.executor.frameworks.shell.jobs.arrays import array_tasks
+from meshplan.executor.frameworks.shell.launching.gpus import slurm_variables
 from meshplan.executor.frameworks.shell.options import set_by_first_line
-from meshplan.executor.frameworks.shell.parser import parse
 from meshplan.executor.frameworks.shell.record import Script, joined
 from meshplan.executor.frameworks.shell.variables import line_of, shown_text
-from meshplan.executor.frameworks.shell.words import split_words
 from meshplan.executor.frameworks.shell.work import shared_work
 from meshplan.planner.case.reading import Fact
 

@@ -9,7 +9,8 @@ from itertools import dropwhile
 
 from meshplan.executor.frameworks.shell.expansion.expand import Expander
 from meshplan.executor.frameworks.shell.expansion.text import echoed, ends_open, formatted
-from meshplan.executor.frameworks.shell.syntax import Redirected
+from meshplan.executor.frameworks.shell.grammar.syntax import Redirected
+from meshplan.executor.frameworks.shell.grammar.words import document
 from meshplan.executor.frameworks.shell.variables import (
     Part,
     Text,
@@ -18,7 +19,6 @@ from meshplan.executor.frameworks.shell.variables import (
     plain,
     shown_text,
 )
-from meshplan.executor.frameworks.shell.words import document
 
 _STARTS = ("bash", "sh", "zsh", "sbatch", "ssh")
 """Commands that run a script which they are sent."""

@@ -39,17 +39,17 @@ from meshplan.executor.frameworks.hugging_face.trainer_command import launcher_f
 from meshplan.executor.frameworks.hugging_face.trainer_file import facts_of, file_word, which_file
 from meshplan.executor.frameworks.hugging_face.trainer_names import Trainer
 from meshplan.executor.frameworks.hugging_face.trainers import read_values
-from meshplan.executor.frameworks.shell.arguments import Arguments, arguments
-from meshplan.executor.frameworks.shell.gpus import gpus_of
-from meshplan.executor.frameworks.shell.launches import (
+from meshplan.executor.frameworks.shell.launching.arguments import Arguments, arguments
+from meshplan.executor.frameworks.shell.launching.gpus import gpus_of
+from meshplan.executor.frameworks.shell.launching.launches import (
     first_of,
     left_open,
     needed,
     said_elsewhere,
 )
+from meshplan.executor.frameworks.shell.launching.starters import open_count
 from meshplan.executor.frameworks.shell.record import Script
 from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
-from meshplan.executor.frameworks.shell.starters import open_count
 from meshplan.executor.frameworks.swift.fsdp import fsdp_of
 from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.reading import Fact, NothingToRead, Reading, Start, UnreadableConfig

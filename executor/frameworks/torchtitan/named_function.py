@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from meshplan.executor.frameworks.documents.values import shown
-from meshplan.executor.frameworks.shell.launches import started_with
+from meshplan.executor.frameworks.shell.launching.launches import started_with
 from meshplan.executor.frameworks.shell.record import Script
 from meshplan.executor.frameworks.shell.sourced import file_of
 from meshplan.executor.frameworks.torchtitan.functions import read_python

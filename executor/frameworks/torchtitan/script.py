@@ -15,9 +15,9 @@ from dataclasses import replace
 
 from meshplan.executor.frameworks.documents.parse import read_toml
 from meshplan.executor.frameworks.documents.values import Values, shown
-from meshplan.executor.frameworks.shell.arguments import arguments, launcher_arguments
-from meshplan.executor.frameworks.shell.gpus import launched
-from meshplan.executor.frameworks.shell.launches import (
+from meshplan.executor.frameworks.shell.launching.arguments import arguments, launcher_arguments
+from meshplan.executor.frameworks.shell.launching.gpus import launched
+from meshplan.executor.frameworks.shell.launching.launches import (
     first_of,
     left_open,
     said_elsewhere,

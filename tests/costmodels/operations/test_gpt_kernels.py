@@ -20,7 +20,7 @@ from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.seconds.kernels import Device, matmul_s
 from meshplan.hardware_profiles.built_in import load_gpu, load_kernels
 from meshplan.hardware_profiles.tunings import Tuning
-from meshplan.planner.runs.habits import NO_JIT
+from meshplan.planner.runs.fused_kernels import NO_JIT
 
 H = 1024
 ATTENTION = Attention(

@@ -20,7 +20,8 @@ from meshplan.costmodels.operations.kinds import AttentionCore, Communication, O
 from meshplan.costmodels.operations.layers import layer_operations
 from meshplan.costmodels.operations.rank_share import shard_of
 from meshplan.costmodels.precision import RECIPES
-from meshplan.costmodels.seconds.kernels import Device, attention_s
+from meshplan.costmodels.seconds.core_attention import attention_s
+from meshplan.costmodels.seconds.kernels import Device
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.built_in import load_gpu, load_kernels
 from meshplan.hardware_profiles.engines import load_engine

@@ -9,7 +9,8 @@ from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.operations.kinds import AttentionCore
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.seconds.attention_kernels import sdpa_kernel
-from meshplan.costmodels.seconds.kernels import Device, attention_s
+from meshplan.costmodels.seconds.core_attention import attention_s
+from meshplan.costmodels.seconds.kernels import Device
 from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.step.step import StepModel
 from meshplan.costmodels.training import Training

@@ -9,7 +9,8 @@ from round_device import round_device
 from meshplan.costmodels.operations.kinds import AttentionCore, ScoreOperators
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.seconds.attention_kernels import over_cudnn
-from meshplan.costmodels.seconds.kernels import Device, attention_s
+from meshplan.costmodels.seconds.core_attention import attention_s
+from meshplan.costmodels.seconds.kernels import Device
 from meshplan.costmodels.seconds.operation import core_kernels
 from meshplan.hardware_profiles.built_in import load_gpu, load_kernels
 from meshplan.hardware_profiles.load import load_cluster

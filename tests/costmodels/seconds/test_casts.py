@@ -29,7 +29,7 @@ def test_casts_to_fp8_by_hand(casts: int) -> None:
     device = Device(cluster.gpu, kernels, Tuning(), RECIPES["fp8"])
     op = Matmul(name="linear", casts=casts, m=1000.0, n=512.0, k=4096.0, groups=2)
     alone = dict.fromkeys(("tp", "cp", "ep", "etp"), Group(1.0, 1.0))
-    pricer = Pricer(device, cluster, load_engine("megatron").overlap, alone)
+    pricer = Pricer(device, cluster, alone, overlap=load_engine("megatron").overlap)
     cost = pricer.cost([op])
     for found, elements in ((cost.forward, 2 * 1000 * 4096), (cost.input_grad, 2 * 1000 * 512)):
         moving_s = 4 * elements / device.bandwidth_bytes_per_s
@@ -104,7 +104,7 @@ def test_a_rank_casts_its_share() -> None:
     device = Device(cluster.gpu, cluster.kernels, Tuning(), RECIPES["fp8"])
     op = Matmul(name="linear", m=1000.0, n=512.0, k=4096.0, cast_shares=(0.25, 0.5))
     alone = dict.fromkeys(("tp", "cp", "ep", "etp"), Group(1.0, 1.0))
-    pricer = Pricer(device, cluster, load_engine("megatron").overlap, alone)
+    pricer = Pricer(device, cluster, alone, overlap=load_engine("megatron").overlap)
     cost, launch_s = pricer.cost([op]), cluster.kernels.launch_s
     each_s = 4 / device.bandwidth_bytes_per_s
     assert cost.forward.pointwise_s - launch_s == pytest.approx(250 * 4096 * each_s)

@@ -9,7 +9,8 @@ from round_device import round_device
 
 from meshplan.costmodels.operations.kinds import AttentionCore, Matmul
 from meshplan.costmodels.precision import RECIPES
-from meshplan.costmodels.seconds.kernels import TILES, Device, attention_s, matmul_s, pointwise_s
+from meshplan.costmodels.seconds.core_attention import attention_s
+from meshplan.costmodels.seconds.kernels import TILES, Device, matmul_s, pointwise_s
 from meshplan.hardware_profiles.schema import AttentionPoint, MatmulPoint
 
 

@@ -148,7 +148,9 @@ def test_a_boundary_takes_the_host_its_plan(
     assert cluster.kernels is not None
     device = Device(cluster.gpu, cluster.kernels, Tuning(launch_s=0.0), RECIPES["bf16"])
     groups = dict.fromkeys(("cp", "ep", "etp"), Group(1.0, 1.0)) | {"tp": Group(ranks, 1.0)}
-    pricer = Pricer(device, cluster, load_engine("torchtitan").overlap, groups, dtensor=plan)
+    pricer = Pricer(
+        device, cluster, groups, overlap=load_engine("torchtitan").overlap, dtensor=plan
+    )
     found = [pricer.issued_s([ENTRY], way) for way in ("forward", "input_grad", "weight_grad")]
     assert found == pytest.approx([each * cluster.host_slowdown for each in (*issued, 0)])
 

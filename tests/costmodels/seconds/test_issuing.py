@@ -34,7 +34,7 @@ def test_operators_of_pytorch_cost_the_host_less_than_modules() -> None:
     assert cluster.kernels is not None
     device = Device(cluster.gpu, cluster.kernels, Tuning(launch_s=1.0), RECIPES["bf16"])
     alone = dict.fromkeys(("tp", "cp", "ep", "etp"), Group(1.0, 1.0))
-    pricer = Pricer(device, cluster, load_engine("megatron").overlap, alone)
+    pricer = Pricer(device, cluster, alone, overlap=load_engine("megatron").overlap)
     op = Pointwise(
         name="rotary", forward_bytes=0.0, backward_bytes=0.0, kernels=3, operators=(5.0, 7.0)
     )
@@ -61,7 +61,7 @@ def test_products_of_experts_are_issued_one_by_one(
     device = Device(cluster.gpu, cluster.kernels, Tuning(launch_s=1.0), RECIPES["bf16"])
     device = replace(device, loops_over_experts=loops)
     alone = dict.fromkeys(("tp", "cp", "ep", "etp"), Group(1.0, 1.0))
-    pricer = Pricer(device, cluster, load_engine("megatron").overlap, alone)
+    pricer = Pricer(device, cluster, alone, overlap=load_engine("megatron").overlap)
     op = replace(PRODUCT, name="experts_in", groups=32, modules=("experts",))
     issued = [pricer.issued_s([op], way) for way in ("forward", "input_grad", "weight_grad")]
     assert issued == pytest.approx([1 + calls * 8e-6] * 3, rel=1e-9)
@@ -89,7 +89,9 @@ def test_a_plain_module_is_issued_in_its_share_of_a_launch() -> None:
     assert cluster.kernels is not None
     device = Device(cluster.gpu, cluster.kernels, Tuning(launch_s=1.0), RECIPES["bf16"])
     alone = dict.fromkeys(("tp", "cp", "ep", "etp"), Group(1.0, 1.0))
-    pricer = Pricer(device, cluster, load_engine("megatron").overlap, alone, launch_share=0.25)
+    pricer = Pricer(
+        device, cluster, alone, overlap=load_engine("megatron").overlap, launch_share=0.25
+    )
     op = Pointwise(
         name="rotary", forward_bytes=0.0, backward_bytes=0.0, kernels=3, operators=(5.0, 7.0)
     )
@@ -129,7 +131,9 @@ def test_a_dense_layer_in_16_bits_is_issued_in_its_share(
     alone = dict.fromkeys(("tp", "cp", "ep", "etp"), Group(1.0, 1.0))
     overlap = load_engine("megatron").overlap
     usual, light = (
-        Pricer(device, cluster, overlap, alone, product_share=each).issued_s([op], "forward")
+        Pricer(device, cluster, alone, overlap=overlap, product_share=each).issued_s(
+            [op], "forward"
+        )
         for each in (1.0, 0.25)
     )
     assert light == pytest.approx(share * usual)
@@ -147,10 +151,10 @@ def test_a_slower_host_issues_kernels_and_operators_as_much_later() -> None:
     wide = Matmul(name="fc", m=65536, k=8192, n=8192)
     for launch_s in (1.0, 1e-6):
         device = Device(cluster.gpu, cluster.kernels, Tuning(launch_s=launch_s), RECIPES["bf16"])
-        pricer = Pricer(device, slow, load_engine("megatron").overlap, alone)
+        pricer = Pricer(device, slow, alone, overlap=load_engine("megatron").overlap)
         issued_s = pricer.issued_s([pointwise], "forward")
         assert issued_s == pytest.approx(2.5 * (3 * launch_s + 5 * 8e-6))
-        usual = Pricer(device, cluster, load_engine("megatron").overlap, alone)
+        usual = Pricer(device, cluster, alone, overlap=load_engine("megatron").overlap)
         behind = pricer.cost([wide]).forward.total_s == usual.cost([wide]).forward.total_s
         assert behind == (launch_s < 1)
 
@@ -167,7 +171,7 @@ def test_a_host_that_waits_for_each_kernel_hides_nothing(
     assert cluster.kernels is not None
     device = Device(cluster.gpu, cluster.kernels, Tuning(launch_s=launch_s), RECIPES["bf16"])
     alone = dict.fromkeys(("tp", "cp", "ep", "etp"), Group(1.0, 1.0))
-    usual = Pricer(device, cluster, load_engine("megatron").overlap, alone)
+    usual = Pricer(device, cluster, alone, overlap=load_engine("megatron").overlap)
     op = Pointwise(name="copy", forward_bytes=1e12, backward_bytes=0.0, kernels=3)
     device_s = float(usual.cost([op]).forward.pointwise_s)
     op = replace(op, forward_bytes=1e12 / device_s)

@@ -277,7 +277,9 @@ def test_gradients_reach_their_buffer_by_hand(
     device = Device(cluster.gpu, kernels, Tuning(launch_s=1.0), RECIPES["bf16"])
     op = Matmul(name="linear", m=1000.0, n=512.0, k=4096.0, groups=2)
     alone = dict.fromkeys(("tp", "cp", "ep", "etp"), Group(1.0, 1.0))
-    pricer = Pricer(device, cluster, load_engine(engine).overlap, alone, gradient_bytes=moved_bytes)
+    pricer = Pricer(
+        device, cluster, alone, overlap=load_engine(engine).overlap, gradient_bytes=moved_bytes
+    )
     cost = pricer.cost([op])
     adding_s = moved_bytes * 2 * 4096 * 512 / device.bandwidth_bytes_per_s + kernels.launch_s
     assert cost.weight_grad.pointwise_s == pytest.approx(adding_s if moved_bytes else 0.0)

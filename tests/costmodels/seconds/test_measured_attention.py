@@ -7,7 +7,8 @@ from round_device import round_device
 
 from meshplan.costmodels.operations.kinds import AttentionCore
 from meshplan.costmodels.precision import RECIPES
-from meshplan.costmodels.seconds.kernels import Device, attention_s
+from meshplan.costmodels.seconds.core_attention import attention_s
+from meshplan.costmodels.seconds.kernels import Device
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.schema import AttentionPoint, Kernels
 from meshplan.hardware_profiles.tunings import Tuning

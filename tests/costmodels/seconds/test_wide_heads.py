@@ -6,7 +6,8 @@ import pytest
 
 from meshplan.costmodels.operations.kinds import AttentionCore
 from meshplan.costmodels.precision import RECIPES
-from meshplan.costmodels.seconds.kernels import Device, attention_s
+from meshplan.costmodels.seconds.core_attention import attention_s
+from meshplan.costmodels.seconds.kernels import Device
 from meshplan.costmodels.training import Precision
 from meshplan.hardware_profiles.built_in import load_gpu, load_kernels
 from meshplan.hardware_profiles.tunings import Tuning

@@ -3,8 +3,8 @@
 import pytest
 
 from meshplan.executor.frameworks.megatron.launch_script import read
-from meshplan.executor.frameworks.shell.arguments import arguments
-from meshplan.executor.frameworks.shell.launches import launches
+from meshplan.executor.frameworks.shell.launching.arguments import arguments
+from meshplan.executor.frameworks.shell.launching.launches import launches
 from meshplan.executor.frameworks.shell.script import read_script
 from meshplan.executor.frameworks.shell.work import shared_work
 from meshplan.planner.case.missing import MissingFacts

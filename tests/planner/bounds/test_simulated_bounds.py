@@ -7,8 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from every_row import every_row
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from links import link
 from nightly import blocks, cases, later
 from simulated_oracle import (
@@ -19,16 +17,12 @@ from simulated_oracle import (
     random_question,
 )
 
-from meshplan.costmodels.layout import Schedule, Stage
-from meshplan.costmodels.schedule.actions import Work
-from meshplan.costmodels.schedule.program import program
-from meshplan.costmodels.schedule.simulation import play
+from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.step.cut_times import After, CutTimes
 from meshplan.costmodels.step.seconds import step_time
 from meshplan.costmodels.step.stages import StageModel
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.planner.bounds.any_split import bounds_of_any_split
-from meshplan.planner.bounds.late import Lines
 from meshplan.planner.bounds.simulated import Passes, mean_rank_bounds, simulated_bounds
 from meshplan.planner.bounds.split_chains import bounds_of_splits, split_bounds_s
 from meshplan.planner.bounds.split_times import SplitTimes
@@ -55,29 +49,6 @@ from meshplan.planner.space.pins import parse_pins
 
 CLOSE = 1 + 1e-9
 EQUAL = 1 + 1.1e-6  # what the proof says of a step
-CHUNKS: dict[Schedule, int] = {"interleaved_1f1b": 3, "zb_v": 2, "dualpipe_v": 2}
-SHAPES: tuple[Schedule, ...] = (
-    "1f1b", "gpipe", "interleaved_1f1b", "zb_h1", "zb_v", "dualpipe_v",
-)  # fmt: skip
-
-
-def works(chunks: int) -> st.SearchStrategy[Work]:
-    """Passes of 0.1 to 3 s, and messages."""
-    times = st.lists(st.floats(0.1, 3), min_size=chunks, max_size=chunks).map(tuple)
-    return st.builds(Work, times, times, times, st.sampled_from((0.0, 0.3)))
-
-
-@settings(max_examples=cases(30, nightly=300), deadline=None)
-@given(data=st.data(), pp=st.integers(2, 4), groups=st.integers(1, 4))
-@pytest.mark.parametrize("schedule", SHAPES)
-def test_a_chain_bounds_every_other_work(schedule: Schedule, data, pp: int, groups: int) -> None:
-    """The longest chain of one work is its makespan, and of no other work longer than the step."""
-    vpp = CHUNKS.get(schedule, 1)
-    shape = (schedule, pp, vpp, groups * pp)
-    own, other = (data.draw(works(pp * vpp)) for _ in range(2))
-    chain = program(*shape).chain(own, [0.0] * pp)
-    assert chain.length_s(own) == pytest.approx(play(*shape, own).makespan_s, rel=1e-12)
-    assert chain.length_s(other) <= play(*shape, other).makespan_s * CLOSE
 
 
 def simulated(question: Question) -> Simulated | None:
@@ -391,20 +362,3 @@ def _exact_is_fastest(
         assert answer.bound_s >= answer.step_s / EQUAL or not ends
         assert below.bound_s <= 0.999 * fastest_s <= below.step_s
         assert below.bound_s >= 0.999 * fastest_s / EQUAL or not ends
-
-
-@pytest.mark.parametrize(("counts", "expected_s"), [
-    pytest.param(4, 5.5, id="half shown: max(0.5 x 11, 11 - 6) of 1 + (4 x 4 + 4) / 2"),
-    pytest.param(2, 3.5, id="max(0.5 x 7, 7 - 4) of 1 + (2 x 4 + 4) / 2"),
-])  # fmt: skip
-def test_late_traffic_of_the_mean_rank_by_hand(counts: int, expected_s: float) -> None:
-    """Of two ranks that hold so many layers of 4 s and ends of 4 s, with rooms of 2 s each and 4 s,
-    and a latency of 1 s: the larger of what is never hidden and what exceeds the room.
-    """
-    shown, beyond = 0.5, np.array([[4.0 - 2.0]])
-    lines = Lines(
-        layer=np.stack([shown * np.array([[4.0]]), beyond], axis=1),
-        ends=np.array([[[shown * 4.0, 0.0], [4.0 - 4.0, 0.0]]]),
-        fixed=np.array([[shown * 1.0, 1.0]]),
-    )
-    assert lines.mean_s(np.array([counts]), 2)[0] == pytest.approx(expected_s)

@@ -12,8 +12,8 @@ from random_plans import CLUSTER
 from typer.testing import CliRunner
 
 from meshplan.executor.frameworks.shell.expansion.expand import Expander
+from meshplan.executor.frameworks.shell.grammar.words import split_words
 from meshplan.executor.frameworks.shell.variables import Variables
-from meshplan.executor.frameworks.shell.words import split_words
 from meshplan.executor.frameworks.torchtitan.functions import read_python
 from meshplan.planner.case.reading import UnreadableConfig
 from meshplan.planner.case.settings import Settings

@@ -86,7 +86,7 @@ def test_a_sweep_goes_on_past_it() -> None:
     cluster = ("dgx-h100",)
     axes = Axes(models=("llama-3.1-8b",), gpus=(8,), clusters=cluster,
                 batches=(64,), engines=("nanotron", "megatron"))  # fmt: skip
-    without, able = cells_of(axes, precision="fp8")
+    without, able = cells_of(axes, "fp8", "adamw")
     assert "engine nanotron trains in" in without.refusal
     assert able.asked is not None
 

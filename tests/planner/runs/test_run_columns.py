@@ -6,7 +6,6 @@ import re
 import pytest
 from rows import ROW, engine_of
 
-from meshplan.costmodels.setting import gradient_bytes
 from meshplan.costmodels.training import Images, Lora
 from meshplan.hardware_profiles.tunings import Tuning, load_fit
 from meshplan.planner.runs.notes import FACTS, facts_in_words
@@ -198,49 +197,6 @@ def test_images_that_make_no_sense_skip_the_row(said: dict[str, str], reason: st
         run_of(ROW | said)
 
 
-def test_gradients_added_by_a_kernel_of_their_own() -> None:
-    """A weight's gradient of 16 bits comes to its fp32 buffer by 2 + 4 + 4 bytes instead of none,
-    and no tensor takes its place for autograd.
-    """
-    said, plain = (
-        run_of(ROW | {"framework": "Megatron-LM", "gradient_add": word}) for word in ("added", "")
-    )
-    moved = [gradient_bytes(run.engine, 2.0) for run in (said, plain)]
-    assert moved == [10.0, 0.0]
-    assert [run.engine.kernels.keeps_buffers for run in (said, plain)] == [False, True]
-
-
-@pytest.mark.parametrize(
-    ("framework", "word", "micro_batches", "whole"),
-    [
-        pytest.param("KempnerForge (FSDP2)", "unsynced", 2, True, id="as the row says"),
-        pytest.param("KempnerForge (FSDP2)", "unsynced", 1, False, id="one micro-batch"),
-        pytest.param("KempnerForge (FSDP2)", "", 2, False, id="not said"),
-        pytest.param("HF transformers + PyTorch FSDP1", "", 2, True, id="the Trainer's no_sync"),
-        pytest.param("HF transformers + PyTorch FSDP1", "synced", 2, False, id="another loop"),
-        pytest.param("own trainer (FSDP2)", "", 2, False, id="no Trainer of Hugging Face's"),
-        pytest.param("HF transformers + DeepSpeed", "", 2, False, id="not under DeepSpeed"),
-    ],
-)
-def test_gradients_that_add_up_whole(
-    framework: str, word: str, micro_batches: int, whole: bool
-) -> None:
-    """FSDP scatters gradients after the last micro-batch alone where nothing syncs before."""
-    row = ROW | {"framework": framework, "gradient_add": word, "pp": "1", "tp": "1", "dp": "8"}
-    row |= {"gpus": "8", "micro_batch": "1", "global_batch": str(8 * micro_batches)}
-    assert run_of(row).engine.state.sums_before_reducing == whole
-
-
-def test_gradients_of_queries_that_a_row_sums_in_16_bits() -> None:
-    """AMD's kernel sums them in 32 bits unless its environment says otherwise."""
-    said, plain = (
-        run_of(ROW | {"framework": "Primus (Megatron-LM)", "fused_kernels": word})
-        for word in ("sums16", "")
-    )
-    assert [run.engine.kernels.sums_in_16_bits for run in (said, plain)] == [True, False]
-    assert [step_model(r, Tuning()).device.sums_in_16_bits for r in (said, plain)] == [True, False]
-
-
 def test_kernels_that_are_not_fused() -> None:
     """DeepSeek-V2-Lite on 8 ranks of experts: 2 products of 8 experts a rank are 16 kernels instead
     of 2, routing 26 instead of 10; the rotation's operators are no kernels of a module.
@@ -271,131 +227,6 @@ def test_states_that_are_kept_in_16_bits() -> None:
     assert half.reserved_gib == pytest.approx(float(row["mem_gb"]), rel=0.06)
     with pytest.raises(SkippedRow, match="known: fp32"):
         run_of(ROW | {"optimizer_states": "bf16"})
-
-
-@pytest.mark.parametrize(("year", "bytes_"), [
-    pytest.param("2025", 0.5 + 1 / 64 + 4 / (64 * 256), id="each expert a module of nn.Linear"),
-    pytest.param("2026", 2.0, id="transformers 5: one parameter, left in 16 bits"),
-])  # fmt: skip
-def test_which_experts_qlora_quantises(year: str, bytes_: float) -> None:
-    """Of Mixtral's 8 x 3 x 4,096 x 14,336 numbers in each of 32 layers, beside those of a model
-    with one expert.
-    """
-    row = ROW | {
-        "framework": "HF transformers + PyTorch FSDP1", "year": year, "gpus": "1", "dp": "1",
-        "zero": "0", "recompute": "full", "global_batch": "1", "moe_ffn": "14336", "top_k": "1",
-        "adapters": "lora 16 attention nf4", "shared_experts": "0", "dense_layers": "0",
-    }  # fmt: skip
-    eight, one = (
-        step_model(run_of(row | {"experts": experts}), Tuning()).memory()[0].weights
-        for experts in ("8", "1")
-    )
-    routers = 2.0 * 32 * 7 * 4096
-    expert = 32 * 7 * 3 * 4096 * 14336
-    assert float(eight) - float(one) == pytest.approx(bytes_ * expert + routers, rel=1e-4)
-
-
-@pytest.mark.parametrize(("words", "bytes_"), [
-    pytest.param({}, 2.0, id="performance recipes: grad_reduce_in_fp32 false"),
-    pytest.param({"gradient_add": "32"}, 4.0, id="bf16_mixed: true"),
-    pytest.param({"gradient_add": "added 32"}, 4.0, id="beside another word"),
-])  # fmt: skip
-def test_in_how_many_bits_megatron_bridge_adds_gradients(
-    words: dict[str, str], bytes_: float
-) -> None:
-    """Of a recipe that names its precision in 32, kept and sent so."""
-    state = run_of(ROW | {"framework": "megatron-bridge (NeMo 26.06)"} | words).engine.state
-    assert (state.gradient_bytes, state.reduce_bytes) == (bytes_, bytes_)
-
-
-@pytest.mark.parametrize(("words", "bytes_"), [
-    pytest.param({}, 4.0, id="main_grads_dtype is fp32"),
-    pytest.param({"gradient_add": "16"}, 2.0, id="releases of early 2026, as a row says"),
-    pytest.param({"framework": "megatron-core"}, 2.0, id="NVIDIA's recipes"),
-])  # fmt: skip
-def test_in_how_many_bits_megatron_swift_adds_gradients(
-    words: dict[str, str], bytes_: float
-) -> None:
-    """Kept and sent so."""
-    state = run_of(ROW | {"framework": "Megatron-SWIFT (megatron-core)"} | words).engine.state
-    assert (state.gradient_bytes, state.reduce_bytes) == (bytes_, bytes_)
-
-
-@pytest.mark.parametrize(
-    ("said", "share"),
-    [
-        ({"year": "2026"}, 0.366),
-        ({"year": "2025"}, 1.0),
-        ({"year": "2026", "framework": "megatron-lm (NGC PyTorch 25.10)"}, 1.0),
-        ({"year": "2025", "framework": "megatron-lm (NGC 26.01)"}, 0.366),
-        ({"year": "2026", "gpu": "mi300x"}, 1.0),
-        ({"year": "2026", "fused_kernels": "local"}, 1.0),
-        ({"year": "2026", "framework": "megatron-bridge (NeMo 26.04)"}, 1.0),
-        ({"year": "2025", "framework": "nemo 25.07"}, 1.0),
-    ],
-)
-def test_when_transformer_engine_issues_dense_layers_as_pytorch_does(
-    said: dict[str, str], share: float
-) -> None:
-    """From 2.11 on, of which NVIDIA's containers of 26.01 are the first."""
-    run = run_of(ROW | {"framework": "megatron-lm"} | said)
-    assert run.engine.kernels.product_share == share
-    assert step_model(run, Tuning()).pricer.product_share == share
-
-
-@pytest.mark.parametrize(
-    ("said", "sends"),
-    [
-        ({"year": "2025"}, True),
-        ({"year": "2024"}, False),
-        ({"year": "2025", "framework": "nemo 25.04"}, False),
-        ({"year": "2025", "framework": "megatron-bridge (NeMo 25.09)"}, True),
-        ({"year": "2026", "framework": "torchtitan"}, False),
-    ],
-)
-def test_which_megatron_sends_the_weights_of_tokens(said: dict[str, str], sends: bool) -> None:
-    """Since Megatron-Core 0.13 of 2025, which NeMo did not come to."""
-    kernels = run_of(ROW | {"framework": "megatron-lm"} | said).engine.kernels
-    assert kernels.weights_apart == sends
-
-
-@pytest.mark.parametrize(
-    ("said", "kernels"),
-    [
-        ({"year": "2024"}, 26),
-        ({"year": "2024", "framework": "nemo 24.07"}, 26),
-        ({"year": "2025"}, 10),
-        ({"year": "2025", "fused_kernels": "no_choosing"}, 22),
-        ({"year": "2024", "framework": "torchtitan"}, 10),
-    ],
-)
-def test_which_megatron_chooses_experts_by_operators(said: dict[str, str], kernels: int) -> None:
-    """Before its router was fused in Megatron-Core 0.14 of September 2025; of that year, and later,
-    where a row says so.
-    """
-    engine = run_of(ROW | {"framework": "megatron-lm"} | said).engine
-    assert engine.kernels.routing_kernels == kernels
-
-
-@pytest.mark.parametrize(
-    ("said", "axes"),
-    [
-        ({}, ("ep",)),
-        ({"fused_kernels": "local"}, ("tp", "ep")),
-        ({"year": "2023"}, ("tp", "ep")),
-        ({"year": "2023", "framework": "nemo 23.11"}, ("ep",)),
-        ({"framework": "megatron-deepspeed"}, ("tp",)),
-    ],
-)
-def test_where_functions_are_applied_on_a_rank_of_its_own(
-    said: dict[str, str], axes: tuple[str, ...]
-) -> None:
-    """Megatron-LM's own layers apply them around tensor parallelism, all its versions at experts'
-    exchange; Transformer Engine's layers none.
-    """
-    run = run_of(ROW | {"framework": "megatron-lm", "year": "2026"} | said)
-    assert run.engine.kernels.functions_alone == axes
-    assert step_model(run, Tuning()).pricer.functions_alone == axes
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,13 @@ from meshplan.executor.frameworks.shell.expansion.atoms import (
     unknown,
 )
 from meshplan.executor.frameworks.shell.expansion.text import SPACED, change_of
+from meshplan.executor.frameworks.shell.grammar.words import (
+    Piece,
+    Word,
+    closing,
+    document,
+    split_words,
+)
 from meshplan.executor.frameworks.shell.pipelines import printed
 from meshplan.executor.frameworks.shell.variables import (
     OF_LAUNCHERS,
@@ -35,7 +42,6 @@ from meshplan.executor.frameworks.shell.variables import (
     plain,
     shown_text,
 )
-from meshplan.executor.frameworks.shell.words import Piece, Word, closing, document, split_words
 from meshplan.executor.frameworks.shell.work import work_here
 from meshplan.planner.case.reading import UnreadableConfig
 

@@ -6,7 +6,7 @@ Source: POSIX.1-2017 Shell Command Language, 2.10 Shell Grammar; GNU Bash manual
 import re
 from dataclasses import dataclass, field
 
-from meshplan.executor.frameworks.shell.words import Word
+from meshplan.executor.frameworks.shell.grammar.words import Word
 
 ASSIGN = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=")
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import dropwhile
 
 from meshplan.executor.frameworks.documents.values import Values, shown
-from meshplan.executor.frameworks.shell.ranks import STARTERS, STARTS_MORE
+from meshplan.executor.frameworks.shell.launching.ranks import STARTERS, STARTS_MORE
 from meshplan.planner.case.reading import Fact
 
 _BEFORE = re.compile(r"\w+=.*|(.*/)?(nohup|exec|env|time)", re.S)

@@ -6,8 +6,8 @@ from itertools import pairwise
 from typing import TypeVar
 
 from meshplan.executor.frameworks.documents.values import shown
+from meshplan.executor.frameworks.shell.grammar.words import closing
 from meshplan.executor.frameworks.shell.record import Script
-from meshplan.executor.frameworks.shell.words import closing
 from meshplan.planner.case.reading import Fact, Start
 
 _UNSET = re.compile(r"\$\{?([A-Za-z_]\w*)(\[[@*]\])?\}?")

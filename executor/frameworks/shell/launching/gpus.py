@@ -5,9 +5,14 @@ from collections.abc import Mapping
 from itertools import takewhile
 
 from meshplan.executor.frameworks.documents.values import Values
-from meshplan.executor.frameworks.shell.hosts import Read, gpus_of_hosts, is_of_hosts, nothing
-from meshplan.executor.frameworks.shell.ranks import ranks_of
-from meshplan.executor.frameworks.shell.starters import open_count
+from meshplan.executor.frameworks.shell.launching.hosts import (
+    Read,
+    gpus_of_hosts,
+    is_of_hosts,
+    nothing,
+)
+from meshplan.executor.frameworks.shell.launching.ranks import ranks_of
+from meshplan.executor.frameworks.shell.launching.starters import open_count
 from meshplan.planner.case.reading import Fact, IllegalConfig
 
 _LAUNCHERS = (("nproc_per_node", "nnodes"), ("num_gpus", "num_nodes"))  # torchrun's, DeepSpeed's

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from meshplan.executor.frameworks.documents.values import Values, shown
-from meshplan.executor.frameworks.shell.hosts import long_options
-from meshplan.executor.frameworks.shell.launches import NOT_RUN, is_output, started_with
-from meshplan.executor.frameworks.shell.ranks import started
-from meshplan.executor.frameworks.shell.starters import starter_of
+from meshplan.executor.frameworks.shell.launching.hosts import long_options
+from meshplan.executor.frameworks.shell.launching.launches import NOT_RUN, is_output, started_with
+from meshplan.executor.frameworks.shell.launching.ranks import started
+from meshplan.executor.frameworks.shell.launching.starters import starter_of
 from meshplan.planner.case.missing import FLAGS
 from meshplan.planner.case.reading import Fact, UnreadableConfig
 

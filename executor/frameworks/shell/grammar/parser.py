@@ -6,7 +6,7 @@ other than here-strings and files of here-documents are dropped.
 
 import re
 
-from meshplan.executor.frameworks.shell.syntax import (
+from meshplan.executor.frameworks.shell.grammar.syntax import (
     ASSIGN,
     Array,
     Block,
@@ -21,7 +21,7 @@ from meshplan.executor.frameworks.shell.syntax import (
     Test,
     While,
 )
-from meshplan.executor.frameworks.shell.words import Word
+from meshplan.executor.frameworks.shell.grammar.words import Word
 from meshplan.planner.case.reading import UnreadableConfig
 
 MAX_DEPTH = 80  # commands and blocks inside each other

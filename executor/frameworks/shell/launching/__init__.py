@@ -1,0 +1,1 @@
+"""Which commands of a followed script launch the training: their arguments, ranks and GPUs."""
