@@ -250,8 +250,8 @@ def _told(known: Sequence[Need]) -> Iterator[tuple[Need, float, float]]:
 
 
 def headrooms(known: Sequence[Need]) -> Iterator[str]:
-    """What an engine's plans leave free of a GPU to fit with a probability; last, those of an engine
-    that has no runs.
+    """What an engine's plans leave free of a GPU to fit with a probability; last, those of an
+    engine that has no runs.
     """
     shares = (0.5, 0.7, 0.8, 0.85, 0.9, 0.95)
     yield f"| left free | runs | {' | '.join(f'to fit with {share:.0%}' for share in shares)} |"
