@@ -84,6 +84,11 @@ class Tuning(Frozen):
     held_gathers_pipelined: float = Field(default=0.0, ge=0)
     queued_gathers: float = Field(default=0.0, ge=0)
 
+    @property
+    def reserved_over_working(self) -> float:
+        """Bytes reserved for each that activations and transients take."""
+        return 1 + self.activation_slack_fraction
+
 
 class Fit(Frozen):
     """A tuning with where it came from.

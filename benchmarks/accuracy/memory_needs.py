@@ -250,15 +250,17 @@ def _told(known: Sequence[Need]) -> Iterator[tuple[Need, float, float]]:
 
 
 def headrooms(known: Sequence[Need]) -> Iterator[str]:
-    """What an engine's plans leave free of a GPU to fit with a probability."""
+    """What an engine's plans leave free of a GPU to fit with a probability; last, those of an
+    engine that has no runs.
+    """
     shares = (0.5, 0.7, 0.8, 0.85, 0.9, 0.95)
     yield f"| left free | runs | {' | '.join(f'to fit with {share:.0%}' for share in shares)} |"
     yield f"|---|---|{'---|' * len(shares)}"
     families = sorted({need.gpu for need in known})
     own = [(e, f) for e in engine_names() for f in families if chances(known, e, f).runs]
-    for engine, family in (*own, (WIDE, "hopper")):
+    for engine, family in (*own, ("", "hopper")):
         found = chances(known, engine, family)
-        name = f"{engine}, {family}" if found.runs else "engines without such runs"
+        name = f"{engine}, {family}" if engine else "engines without such runs"
         free = (max(0.0, 1 - 1 / found.room(share)) for share in shares)
         yield f"| {name} | {found.runs:,} | {' | '.join(f'{each:.0%}' for each in free)} |"
 

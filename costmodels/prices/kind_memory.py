@@ -40,7 +40,7 @@ def least_of_kinds(layouts: Layouts, work: Table, weights: Table) -> dict[str, F
     where no host takes what is kept there.
     """
     setting, rank = work.rank.setting, weights.rank
-    reserved = 1 + setting.tuning.activation_slack_fraction
+    reserved = setting.tuning.reserved_over_working
     scale, alone = 1 + setting.tuning.state_slack_fraction, layouts.pipeline_parallel == 1
     *layers, embedding, head = parts_of(weights)
     gathered = _some(weights, alone, range(len(layers)), lambda k: gathered_bytes(rank, layers[k]))
@@ -81,7 +81,7 @@ def bytes_by_kind(layouts: Layouts, work: Table, weights: Table) -> Floats:
     whole, ahead = Rank(setting, layouts), work.rows(run_ahead(work.rank))
     pairs = held_pairs(whole, layouts.num_micro_batches * 1.0, ahead)
     outside = np.zeros(len(layouts)) + context_bytes(whole) + constant_slack_bytes(whole, pairs)
-    reserved = 1 + setting.tuning.activation_slack_fraction
+    reserved = setting.tuning.reserved_over_working
     outside += reserved * received_by_row(layouts, work)
     kept = [_kept_bytes(work, (kind,)) for kind in work.layer_kinds]
     ends = [rank.state_memory(end).allocated for end in (embedding, head)]

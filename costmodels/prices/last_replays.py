@@ -34,7 +34,7 @@ def beyond_step_bytes(
     `beside`: of the ends, reserved.
     """
     setting = weights.setting
-    model, reserved = setting.model, 1 + setting.tuning.activation_slack_fraction
+    model, reserved = setting.model, setting.tuning.reserved_over_working
     held = [
         work.rows(reserved * _saved_bytes(work, place, choose)) + _whole_bytes(weights, place)
         for place in first_layers(model)
@@ -66,7 +66,7 @@ def _whole_bytes(weights: Table, place: int) -> Floats:
     that are to come.
     """
     rank, tuning = weights.rank, weights.setting.tuning
-    gathered = (1 + tuning.activation_slack_fraction) * gathered_then_bytes(rank, place)
+    gathered = tuning.reserved_over_working * gathered_then_bytes(rank, place)
     to_come = (1 + tuning.state_slack_fraction) * to_come_bytes(rank, place)
     return weights.rows(gathered - to_come)
 
@@ -83,7 +83,7 @@ def bytes_by_mode(layouts: Layouts, work: Table, weights: Table) -> list[Floats]
     if not weights.rank.state.frees_gradients:
         return []
     pattern, states = work.setting.model.pattern, weights.rows(all_states_bytes(weights))
-    reserved = 1 + work.setting.tuning.activation_slack_fraction
+    reserved = work.setting.tuning.reserved_over_working
     found = [
         work.rows(reserved * own_bytes(work, pattern[place], mode))
         + states + _whole_bytes(weights, place)

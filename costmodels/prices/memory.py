@@ -51,7 +51,7 @@ def memory_columns(
     layouts: Layouts, work: Table, weights: Table, ends_saved_bytes: tuple[Number, Number]
 ) -> dict[str, Floats]:
     """The columns by name; `ends_saved_bytes`: of the embedding and of the head."""
-    reserved = 1 + work.rank.setting.tuning.activation_slack_fraction
+    reserved = work.rank.setting.tuning.reserved_over_working
     gathered = reserved * _largest_gathered_bytes(weights)
     stand_ins = work.rank.stand_in_bytes(work.layer_kinds, with_modules=work.rank.has_modules)
     outliving = stand_ins + unpacked_bytes(work.rank, work.layer_kinds)
@@ -90,7 +90,7 @@ def least_columns(layouts: Layouts, work: Table, weights: Table) -> dict[str, Fl
     saved at least, of a backward (of its last layer, with its gradient and weights whole), where
     weight products are put off, and of the loss.
     """
-    reserved = 1 + work.rank.setting.tuning.activation_slack_fraction
+    reserved = work.rank.setting.tuning.reserved_over_working
     whole, ahead = Rank(work.setting, layouts), work.rows(run_ahead(work.rank))
     pairs = held_pairs(whole, layouts.num_micro_batches * 1.0, ahead)
     held = weights.stacked(states_of_parts(weights))
@@ -125,7 +125,7 @@ def one_layer_bytes(layouts: Layouts, work: Table, weights: Table) -> Floats:
     least when its backward is there: its states, weights and gradient whole as in `least_columns`,
     all that the layer saves, kept or made anew, and what its pass makes.
     """
-    reserved = 1 + work.rank.setting.tuning.activation_slack_fraction
+    reserved = work.rank.setting.tuning.reserved_over_working
     kinds, site = work.rank.setting.model.kinds, work.rank.site
     zero, parts = weights.rank.layout.zero_stage, parts_of(weights)[: len(kinds)]
     wide, gathered = where(zero >= 2, 4.0, 0.0), where(zero >= 3, float(site.itemsize), 0.0)

@@ -36,7 +36,7 @@ def states_of_parts(weights: Table) -> list[Number]:
 def updates_of_parts(weights: Table) -> list[Number]:
     """What the optimizer step holds of each of `parts_of`."""
     rank = weights.rank
-    reserved, sharding = 1 + rank.setting.tuning.activation_slack_fraction, rank.traffic.sharding
+    reserved, sharding = rank.setting.tuning.reserved_over_working, rank.traffic.sharding
     return [reserved * update_bytes(rank.state, part.dense, sharding) for part in parts_of(weights)]
 
 

@@ -120,12 +120,22 @@ class Rank:
             recipe = replace(recipe, saved_fraction=1.0)
         held = kernels.communication_units * any(kind.experts for kind in setting.model.kinds)
         return Device(
-            cluster.gpu.without_units(held), cluster.kernels, setting.tuning, recipe,
-            kernels.attention, kernels.permutes_by_index, kernels.uses_sdpa,
-            kernels.sums_in_16_bits, kernels.sums_by_index, kernels.uses_grouped_mm,
-            weight_gradient_bytes(setting.engine), kernels.sdpa_by_assembly,
-            kernels.pads_products, kernels.loops_over_experts, kernels.kernel_order,
-        )  # fmt: skip
+            cluster.gpu.without_units(held),
+            cluster.kernels,
+            setting.tuning,
+            recipe,
+            attention=kernels.attention,
+            permutes_by_index=kernels.permutes_by_index,
+            uses_sdpa=kernels.uses_sdpa,
+            sums_in_16_bits=kernels.sums_in_16_bits,
+            sums_by_index=kernels.sums_by_index,
+            uses_grouped_mm=kernels.uses_grouped_mm,
+            weight_gradient_bytes=weight_gradient_bytes(setting.engine),
+            sdpa_by_assembly=kernels.sdpa_by_assembly,
+            pads_products=kernels.pads_products,
+            loops_over_experts=kernels.loops_over_experts,
+            kernel_order=kernels.kernel_order,
+        )
 
     @cached_property
     def pricer(self) -> Pricer:
@@ -134,7 +144,9 @@ class Rank:
         order, g, la = engine.legality.rank_order, cluster.gpus_per_node, self.layout
         kernels = engine.kernels
         return Pricer(
-            self.device, cluster, self.groups,
+            self.device,
+            cluster,
+            self.groups,
             crosses_nodes=self.hops.crosses_nodes,
             lora=setting.training.lora,
             gradient_bytes=gradient_bytes(engine, self.site.itemsize),
@@ -154,7 +166,7 @@ class Rank:
             drops_unread=kernels.drops_unread_replay,
             keeps_unread=kernels.keeps_listed,
             launches_block=kernels.launches_block,
-        )  # fmt: skip
+        )
 
     @property
     def _expert_overlap(self) -> Number:

@@ -92,8 +92,9 @@ class HeldMixes:
         assert len(spans) == 1 or not self.model.layout.activation_offload
         held, backward = self._moments(rank)
         running, loss, after, _ = self._of_rank(spans)
+        reserved = self.model.setting.tuning.reserved_over_working
         always = np.full(len(held), running)
-        always[len(spans) : -len(after) : len(spans) + 1] += self._scale * loss
+        always[len(spans) : -len(after) : len(spans) + 1] += reserved * loss
         always[-len(after) :] = after
         kept = []
         for at, (span, mix) in enumerate(zip(spans, mixes, strict=True)):
@@ -102,7 +103,7 @@ class HeldMixes:
             bytes_ -= away(held[:, at])
             for number, place in enumerate(reversed(self._last_replays), 1):
                 bytes_[:, -number] += self._of_last_replay(span, *mix, place)
-            kept.append(self._scale * bytes_)
+            kept.append(reserved * bytes_)
         return RankMixes(tuple(kept), always)
 
     def on_host(self, rank: int, span: Span, full: Ints, selective: Ints) -> tuple[Floats, float]:
@@ -127,11 +128,6 @@ class HeldMixes:
             backward = np.tile(np.eye(chunks + 1)[:, :-1], (len(vectors), 1))
             self._known_moments[like] = held, np.vstack([backward, after])
         return self._known_moments[like]
-
-    @property
-    def _scale(self) -> float:
-        """Reserved bytes for each that a micro-batch takes."""
-        return 1 + self.model.setting.tuning.activation_slack_fraction
 
     def _of_chunk(self, span: Span, full: Ints, selective: Ints) -> tuple[Floats, Floats, Away]:
         """[mix] what a chunk saves of a micro-batch; the most that the backward pass of one of its

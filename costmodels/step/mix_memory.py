@@ -189,7 +189,7 @@ class MixMemory:
         self, rank: int, spans: Sequence[Span], mixes: Sequence[tuple[Ints, Ints]]
     ) -> RankMixes:
         """What a rank needs whose chunks hold these layers, under mixes of each."""
-        found, scale = self._moments[rank], self._scale
+        found, scale = self._moments[rank], self.model.setting.tuning.reserved_over_working
         chunks = [self._chunk(*span, *mix) for span, mix in zip(spans, mixes, strict=True)]
         always = np.full(len(found.each), self._states_bytes(spans))
         kept = []
@@ -202,11 +202,6 @@ class MixMemory:
                     held[:, number] += chunk.peak(moment)
             kept.append(scale * held)
         return RankMixes(tuple(kept), always)
-
-    @property
-    def _scale(self) -> float:
-        """Reserved bytes for each that a micro-batch takes."""
-        return 1 + self.model.setting.tuning.activation_slack_fraction
 
     def _chunk(self, number: int, first: int, end: int, full: Ints, selective: Ints) -> ChunkMixes:
         kinds, last = self._pattern[first:end], len(self.model.layout.stages) - 1

@@ -34,6 +34,7 @@ from meshplan.planner.runs.losses import LOSSES, loss_said
 from meshplan.planner.runs.rows import Facts, Row
 from meshplan.planner.runs.tensor_plans import dtensor_said
 from meshplan.planner.runs.updates import update_said
+from meshplan.planner.runs.words import check_words
 
 FUSED_SINKS, BROKEN_SINKS = (26, 6), (26, 6, 1)
 """Releases of Megatron-Bridge: the first whose 8-bit recipes run attention in 8 bits, where a fast
@@ -128,7 +129,10 @@ BLOCKED = dict.fromkeys(
 
 
 def engine_of(row: Row) -> Engine:
-    """The engine that prices the row, with the habits that its facts name."""
+    """The engine that prices the row, with the habits that its facts name; raises `SkippedRow` at a
+    word that nothing reads.
+    """
+    check_words(row.facts)
     engine = load_engine(_name_of(row))
     fsdp2 = engine.name in OF_FSDP2
     kernels = compiling_said(engine, compiled=row.facts.compiled) | loss_said(row, engine)

@@ -26,7 +26,6 @@ from meshplan.planner.search.closed_form.likely_ways import likely_ways
 from meshplan.planner.search.far_kinds import settle_kind
 from meshplan.planner.search.found import SETTLED, Kind, kind_of
 from meshplan.planner.search.open_kinds import least_of_kinds
-from meshplan.planner.search.rows.rows_below import NEARLY
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.stages.first_plan import first_plan
@@ -53,14 +52,14 @@ def settle_likely_kinds(proof: Simulated, k: int, every_cut_s: float) -> None:
     """
     with suppress(KeyboardInterrupt):  # what was found until then is there
         any_cut = every_cut_s < proof.best_s * SETTLED
-        likely = list(_likely(proof, _most_s(proof, k), any_cut=any_cut))
+        likely = list(_likely(proof, proof.shown_below_s(k), any_cut=any_cut))
         new = (each for each in likely if each.kind not in proof.best)
         for each in islice(new, PLANNED):
             if not proof.tally.late:
                 _plan(proof, each)
         for each in list(islice(_stand_ins(proof, likely, k), LOOKED_AT)):
             if not proof.tally.late:
-                _look_at(proof, each.kind, _most_s(proof, k))
+                _look_at(proof, each.kind, proof.shown_below_s(k))
 
 
 def _look_at(proof: Simulated, kind: Kind, most_s: float) -> None:
@@ -72,12 +71,6 @@ def _look_at(proof: Simulated, kind: Kind, most_s: float) -> None:
     elif proof.open_kinds.settled_s.get(kind) != proof.best[kind].step_s:
         settle_kind(proof, kind)
     proof.moves.go_on_near([proof.best[kind]])
-
-
-def _most_s(proof: Simulated, k: int) -> float:
-    """What a kind must be below to be shown, and nearly as fast as the best."""
-    ranked, nearly_s = proof.ranked(), proof.best_s * NEARLY
-    return min(nearly_s, ranked[k - 1].step_s) if len(ranked) >= k else nearly_s
 
 
 class _PricesOf(NamedTuple):
@@ -134,7 +127,7 @@ def _plan(proof: Simulated, each: Likely) -> None:
 
 def _stand_ins(proof: Simulated, likely: list[Likely], k: int) -> Iterator[Likely]:
     """Those of which something slower than expected is known, though they may be shown."""
-    most_s = _most_s(proof, k)
+    most_s = proof.shown_below_s(k)
     for each in likely:
         known = proof.best.get(each.kind)
         if known and each.expected_s < min(most_s, known.step_s / STAND_IN):

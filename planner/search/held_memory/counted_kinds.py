@@ -7,13 +7,13 @@ the best of all: else a near tie of another kind is missed where only the counte
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.planner.search.found import SETTLED, kind_of, own_s
 from meshplan.planner.search.held_memory.counted_memory import CountedMemory, by_ranks
-from meshplan.planner.search.rows.rows_below import NEARLY
 from meshplan.planner.search.simulation.open_layouts import Open
 from meshplan.planner.search.simulation.simulated import Simulated
 
@@ -40,11 +40,7 @@ class CountedKinds(CountedMemory):
         """`settle_kinds` of the rows that may be among the best of `k` kinds and nearly as fast as
         the best of all, those of one pipeline rank first.
         """
-
-        def most_s() -> float:
-            ranked, nearly_s = proof.ranked(), proof.best_s * NEARLY
-            return min(nearly_s, ranked[k - 1].step_s) if len(ranked) >= k else nearly_s
-
+        most_s = partial(proof.shown_below_s, k)
         rows = np.argsort(proof.open.row_bounds, kind="stable")
         alone, several = by_ranks(proof.space, rows)
         first = cls(proof, alone, most_s, WORK // ALONE)

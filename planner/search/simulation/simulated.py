@@ -130,9 +130,7 @@ class Simulated(SimulatedPlans):
         if self.tally.late:
             return
 
-        def most_s() -> float:
-            ranked, nearly_s = self.ranked(), self.best_s * NEARLY
-            return min(nearly_s, ranked[k - 1].step_s) if len(ranked) >= k else nearly_s
+        most_s = partial(self.shown_below_s, k)
 
         def limit_s(row: int) -> float:
             own = self.best.get(kind_of(self.layouts, int(self.kept[row])))

@@ -79,6 +79,13 @@ class SimulatedPlans:
         """The best of each kind, the fastest first."""
         return sorted(self.best.values(), key=lambda found: found[:2])
 
+    def shown_below_s(self, k: int) -> float:
+        """What the step of a kind must be below to be shown: nearly the best, and that of the last
+        of the best `k` kinds that are known.
+        """
+        ranked, nearly_s = self.ranked(), self.best_s * NEARLY
+        return min(nearly_s, ranked[k - 1].step_s) if len(ranked) >= k else nearly_s
+
     def offer(self, *found: Found) -> None:
         """Plans of the search under the closed form."""
         layouts = [self.layout_of(each.row, each.variant, each.plan) for each in found]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.accuracy.memory_needs import as_csv, outcomes_of, sharpness
+from benchmarks.accuracy.memory_needs import as_csv, headrooms, outcomes_of, sharpness
 from meshplan.hardware_profiles.engines import engine_names
 from meshplan.hardware_profiles.errors.memory_needs import (
     FILE,
@@ -125,6 +125,14 @@ def test_probabilities_tell_runs_apart() -> None:
     *_, last = sharpness(needs())
     by_half, by_others, constant = (float(cell) for cell in last.split("|")[3:6])
     assert by_half < by_others < constant
+
+
+def test_an_engine_without_runs_has_the_last_line() -> None:
+    """Each other line is of an engine and a family that have some."""
+    _, _, *lines = (line.split(" | ") for line in headrooms(needs()))
+    assert [line[0] for line in lines if line[1] == "0"] == ["| engines without such runs"]
+    assert lines[-1][1] == "0"
+    assert len({line[0] for line in lines}) == len(lines)
 
 
 def test_the_file_is_as_written() -> None:

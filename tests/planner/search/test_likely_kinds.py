@@ -122,8 +122,8 @@ def test_what_is_shown_at_most(proof: Simulated) -> None:
         proof.best = {kind: proof.best[kind]._replace(step_s=slower * best_s)} | {
             proof.kind(each): each for each in proof.ranked()[:1]
         }
-        assert likely_kinds._most_s(proof, 2) == pytest.approx(most * best_s)
-        assert likely_kinds._most_s(proof, 3) == pytest.approx(1.05 * best_s)
+        assert proof.shown_below_s(2) == pytest.approx(most * best_s)
+        assert proof.shown_below_s(3) == pytest.approx(1.05 * best_s)
         far = Likely(kind, 0, proof.best[kind].variant, 1.1 * best_s)
         assert not list(likely_kinds._stand_ins(proof, [far], 2))
 
@@ -168,7 +168,7 @@ def test_a_kind_is_settled_where_that_may_show_it(
 ) -> None:
     """Not twice from the same plan, and not where its list is bounded above what is shown."""
     (kind, step_s), asked = second(proof), list[Kind]()
-    most_s = likely_kinds._most_s(proof, TOP)
+    most_s = proof.shown_below_s(TOP)
     proof.open_kinds.settled_s = {kind: found_part * step_s}
     proof.open_kinds.least_s, proof.open_kinds.rest_s = {kind: open_part * most_s}, math.inf
     monkeypatch.setattr(likely_kinds, "settle_kind", lambda _, kind: asked.append(kind))
@@ -185,7 +185,7 @@ def test_an_interrupt_leaves_what_was_found(
         raise KeyboardInterrupt
 
     before = dict(proof.best)
-    monkeypatch.setattr(likely_kinds, "_most_s", interrupted)
+    monkeypatch.setattr(Simulated, "shown_below_s", interrupted)
     settle_likely_kinds(proof, TOP, math.inf)
     assert proof.best == before
 
