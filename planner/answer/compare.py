@@ -258,6 +258,8 @@ def _why_slower(yours: PricedLayout, ours: PricedLayout, searched: Searched) -> 
         return ", but fits"
     if needed_bytes(yours.prediction.memory) > ours.case.cluster.fillable_bytes:
         return ", as yours fills more of a GPU than a plan may"
+    if yours.case.engine != ours.case.engine:
+        return ", as yours is priced with its own switches"
     if yours.prediction.step_time_s < searched.bound_s * SETTLED:
         return ", as your layout is outside the searched space"
     if ours.prediction.step_time_s * SETTLED > searched.fastest_s:
