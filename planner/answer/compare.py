@@ -29,6 +29,7 @@ from meshplan.planner.answer.explain import (
     PricedLayout,
     lacking_bytes,
     lost_by,
+    needed_bytes,
     priced,
 )
 from meshplan.planner.case.packed import is_packed
@@ -36,6 +37,7 @@ from meshplan.planner.case.plan_file import StageMemory
 from meshplan.planner.case.reading import Reading
 from meshplan.planner.case.resolve import Case, check_case, check_levels, resolve
 from meshplan.planner.case.settings import Settings
+from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.rows.priced_space import Question
 
 Unit = Literal["text", "s", "bytes", "fraction", "count"]
@@ -82,6 +84,18 @@ class Yours:
     path: str
     case: Case
     assumed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Searched:
+    """What a search says of the space that ours is of.
+
+    bound_s    nothing in it is faster
+    fastest_s  the step of the fastest that was found; ours may be one that ties with it
+    """
+
+    bound_s: float
+    fastest_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,10 +203,10 @@ def compare(
     *,
     gpu_hour_price: float | None = None,
     differs: tuple[str, ...] = (),
-    searched: bool = True,
+    searched: Searched | None = None,
 ) -> Comparison:
     """The config beside the layout `ours`, both priced now. `differs`: what the caller knows to be
-    another question on the two sides. `searched`: ours is the best of a space. Without a price the
+    another question on the two sides. `searched`: of what ours is the answer. Without a price the
     cost is left out.
     """
     sides = priced(yours.case), priced(ours)
@@ -202,7 +216,7 @@ def compare(
         rows=tuple(_rows(*sides, rate)),
         assumed=yours.assumed,
         differences=differs,
-        verdict="" if differs else _verdict(*sides, searched=searched),
+        verdict="" if differs else _verdict(*sides, searched),
         notes=(*_misfit(sides[0]), *yours.case.notes),
     )
 
@@ -225,7 +239,7 @@ def _misfit(yours: PricedLayout) -> tuple[str, ...]:
     return (f"{said}: its step time is that of a GPU with enough memory",)
 
 
-def _verdict(yours: PricedLayout, ours: PricedLayout, *, searched: bool) -> str:
+def _verdict(yours: PricedLayout, ours: PricedLayout, searched: Searched | None) -> str:
     """How much longer the slower side takes, how sure that is, and the parts it loses most by."""
     old, new = yours.prediction.step_time_s, ours.prediction.step_time_s
     if abs(old / new - 1) < 5e-4:
@@ -233,12 +247,24 @@ def _verdict(yours: PricedLayout, ours: PricedLayout, *, searched: bool) -> str:
     slower, faster, who = (yours, ours, "yours") if old > new else (ours, yours, "ours")
     lost = [(n, s) for n, s in lost_by(faster.parts, slower.parts).items() if s > 0][:3]
     told = ", ".join(f"{PART_NAMES[name]} +{format_seconds(seconds)}" for name, seconds in lost)
-    why = ""
-    if who == "ours" and searched:
-        fits = lacking_bytes(yours.prediction) <= 0
-        why = ", as your layout is outside the searched space" if fits else ", but fits"
+    why = _why_slower(yours, ours, searched) if who == "ours" and searched else ""
     ratio = max(old, new) / min(old, new)
     return f"{who} takes {ratio:.2f} x as long{_how_sure(yours, ours, ratio)}{why}; mostly {told}"
+
+
+def _why_slower(yours: PricedLayout, ours: PricedLayout, searched: Searched) -> str:
+    """Why ours is the answer of a search though yours is faster."""
+    if lacking_bytes(yours.prediction) > 0:
+        return ", but fits"
+    if needed_bytes(yours.prediction.memory) > ours.case.cluster.fillable_bytes:
+        return ", as yours fills more of a GPU than a plan may"
+    if yours.case.engine != ours.case.engine:
+        return ", as yours is priced with its own switches"
+    if yours.prediction.step_time_s < searched.bound_s * SETTLED:
+        return ", as your layout is outside the searched space"
+    if ours.prediction.step_time_s * SETTLED > searched.fastest_s:
+        return ", as ours is the choice among near-equals and not the fastest of them"
+    return ", as the search did not end with a proof"
 
 
 def _how_sure(yours: PricedLayout, ours: PricedLayout, ratio: float) -> str:

@@ -88,10 +88,11 @@ class Beside:
 
 
 def as_fastest(plan: Plan) -> Fastest:
-    """The layout of a plan that a search found."""
+    """The layout of a plan that a search found; of a tie that is slower nothing is proved."""
     assert plan.prediction is not None
     assert plan.search is not None
-    proved = plan.search.listed_gap < ROUNDING
+    tied = plan.choice is not None and plan.choice.slower_fraction > 0
+    proved = plan.search.listed_gap < ROUNDING and not tied
     return Fastest(plan.layout, plan.prediction.step_time_s, proved)
 
 

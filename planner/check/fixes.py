@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import chain
 from math import inf
 
-from meshplan.costmodels.layout import InvalidLayout, Layout, Stage
+from meshplan.costmodels.layout import InvalidLayout, Layout, Stage, check_layout
 from meshplan.costmodels.ranks.recompute_sets import replaying
 from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.stage_split import (
@@ -25,6 +25,7 @@ from meshplan.costmodels.units import in_runs
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.case.plan_file import Prediction, StageMemory
 from meshplan.planner.case.resolve import Case, check_case
+from meshplan.planner.space.exchange_choice import with_fastest_kinds
 
 MOST_TIMED = 12  # changes that fit, the least disturbing first: milliseconds each
 MOST_ACTIONS = 200_000  # played for all of them: a second; the first that fits needs no time
@@ -41,6 +42,8 @@ _FOLLOWING = (
     "virtual_stages",
     "schedule",
     "shard_group",
+    "context_kind",
+    "dispatcher",
 )
 """What a change of a degree may take along."""
 
@@ -163,6 +166,7 @@ def changes(case: Case) -> Iterator[Fix]:
     for axis in ("tensor_parallel", "context_parallel", "pipeline_parallel", "expert_parallel"):
         for value in _nearby(getattr(case.layout, axis)):
             changed = _with_degree(case, axis, value)
+            changed = changed and _with_kinds(case, changed)
             if changed is not None:
                 yield Fix(_described(case, axis, changed), changed)
     value = case.layout.virtual_stages
@@ -261,6 +265,30 @@ def _with_degree(case: Case, axis: str, value: int) -> Layout | None:
         virtual_stages=la.virtual_stages if value > 1 else 1,
         stages=_restaged(case, value, la.virtual_stages if value > 1 else 1),
         modules_apart=False,
+    )
+
+
+def _with_kinds(case: Case, layout: Layout) -> Layout | None:
+    """`layout` with the fastest kinds of the exchanges that it leaves open, which a new degree may
+    bring; None where none of the engine's splits the heads, or the layout is illegal anyway.
+    """
+    la, rules = layout, case.engine.legality
+    keys = la.context_parallel > 1 and not la.context_kind and rules.context_kinds
+    tokens = la.expert_parallel > 1 and not la.dispatcher and rules.dispatchers
+    if not keys and not tokens:
+        return layout
+    try:
+        check_layout(layout, case.model, case.training)
+    except InvalidLayout:
+        return None
+    setting = Setting.fitted(case.model, case.training, case.cluster, case.engine)
+    found = with_fastest_kinds(layout, setting)
+    if keys and not found.context_kind:
+        return None
+    return replace(
+        layout,
+        context_kind=found.context_kind if keys else la.context_kind,
+        dispatcher=found.dispatcher if tokens else la.dispatcher,
     )
 
 

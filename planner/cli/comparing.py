@@ -5,7 +5,14 @@ from pathlib import Path
 
 from meshplan.costmodels.layout import InvalidLayout
 from meshplan.planner.answer.answer import case_at, solve
-from meshplan.planner.answer.compare import Comparison, Yours, compare, yours_of, yours_of_plan
+from meshplan.planner.answer.compare import (
+    Comparison,
+    Searched,
+    Yours,
+    compare,
+    yours_of,
+    yours_of_plan,
+)
 from meshplan.planner.answer.own_question import same_question, why_not_the_plan
 from meshplan.planner.answer.question import Asked, BadQuestion
 from meshplan.planner.case.missing import MissingFacts
@@ -39,7 +46,8 @@ def compared(
     """
     own = same_question(asked.question, yours.case)
     if own is asked.question:
-        return compare(yours, case_at(own, answer.layout), gpu_hour_price=gpu_hour_price)
+        ours, claim = case_at(own, answer.layout), _claim_of(answer)
+        return compare(yours, ours, gpu_hour_price=gpu_hour_price, searched=claim)
     said = why_not_the_plan(asked.question, yours.case)
     try:
         result = solve(own, 1, time_limit_s)
@@ -49,9 +57,20 @@ def compared(
         raise NoLayoutFits(
             f"--compare {yours.path}: no layout fits for its question ({said})"
         ) from None
-    best = result.solutions[0].layout
-    found = compare(yours, case_at(own, best), gpu_hour_price=gpu_hour_price)
+    best = result.solutions[0]
+    claim = Searched(bound_s=result.bound_s, fastest_s=best.step_time_s)
+    ours = case_at(own, best.layout)
+    found = compare(yours, ours, gpu_hour_price=gpu_hour_price, searched=claim)
     shorter = f" (not proved: a step up to {result.gap:.1%} shorter may exist)"
     proved = "" if result.status == "OPTIMAL" else shorter
     note = f"{said}; so ours is the best layout for its question{proved}, not the plan above"
     return replace(found, notes=(note, *found.notes))
+
+
+def _claim_of(answer: Plan) -> Searched | None:
+    """What its search says; None of a plan without one."""
+    if answer.search is None or answer.prediction is None:
+        return None
+    own_s, choice = answer.prediction.step_time_s, answer.choice
+    fastest_s = own_s if choice is None else choice.fastest_step_time_s
+    return Searched(bound_s=answer.search.bound_s, fastest_s=fastest_s)

@@ -24,7 +24,7 @@ from meshplan.planner.sweep.cells import Answer, Cell
 from meshplan.planner.sweep.economics import Terms
 from meshplan.planner.sweep.ranges import run_tokens
 from meshplan.planner.text_files import check_apart
-from meshplan.planner.whatif.asking import Answers, ask_each
+from meshplan.planner.whatif.asking import Answers, Asking, ask_each, beside_file
 from meshplan.planner.whatif.break_even import BestStep, break_even, next_smaller
 from meshplan.planner.whatif.changes import Change, changed, parse_factor, question_of
 from meshplan.planner.whatif.figures import FIGURES
@@ -88,7 +88,8 @@ def what_if(
     if change == Change():
         _tornado(asked, loaded, _fraction(by or USUAL_BY), answers, as_json=as_json, plot=plot)
     else:
-        _changes(asked, change, answers, terms, price_per_gpu_hour, as_json=as_json)
+        found = _askings(asked, loaded, change, answers)
+        _changes(found, terms, price_per_gpu_hour, as_json=as_json)
     kept.check_kept()
 
 
@@ -149,19 +150,17 @@ def _answers(kept: Cache, jobs: int | None, time_limit_s: float | None) -> Answe
     return answers
 
 
-def _changes(
-    asked: Asked,
-    change: Change,
-    answers: Answers,
-    terms: Terms,
-    price: float | None,
-    *,
-    as_json: bool,
-) -> None:
+def _askings(asked: Asked, plan: Plan, change: Change, answers: Answers) -> list[Asking]:
     """Before, all changes together, and where they are several each alone."""
     single = change.single()
     alone = single if len(single) > 1 else ()
-    askings = ask_each(asked, [Change(), change, *alone], answers)
+    before, *others = ask_each(asked, [Change(), change, *alone], answers)
+    return [beside_file(before, plan), *others]
+
+
+def _changes(
+    askings: Sequence[Asking], terms: Terms, price: float | None, *, as_json: bool
+) -> None:
     document = changes_document(askings, terms, price)
     _write(document, lambda: print_changes(console(), askings, terms, price), as_json=as_json)
     _end([each.answer for each in askings])

@@ -69,7 +69,7 @@ def _of_listed(search: SearchReport) -> str:
 
 
 def _gap(gap: float) -> str:
-    """A gap that was not closed is never called 0.0%."""
+    """What is not nothing is never called 0.0%."""
     return f"{gap:.1%}" if gap >= AS_FAST else "less than 0.1%"
 
 
@@ -77,7 +77,7 @@ def _beside_fastest(choice: Choice) -> str:
     """Which layout a proof speaks of, where that is not the plan."""
     if not choice.slower_fraction:
         return ""
-    return f". The fastest is {choice.fastest}; this plan is {choice.slower_fraction:.1%} slower"
+    return f". The fastest is {choice.fastest}; this plan is {_gap(choice.slower_fraction)} slower"
 
 
 IF_OFF = "if any one rate or overlap is off by a standard deviation"

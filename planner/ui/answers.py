@@ -220,7 +220,7 @@ def compare_document(request: CompareRequest) -> dict[str, Any]:
     reading = noted(read_config(request.text, request.name, None), request.text)
     yours = yours_of(asked.question, asked.cluster_name, reading)
     differs = tuple(differences(asked.question, yours.case))
-    found = compare(yours, case_of_choice(asked, request.choice), differs=differs, searched=False)
+    found = compare(yours, case_of_choice(asked, request.choice), differs=differs)
     lines = [found.verdict, assumed_line(found), *found.differences, *found.notes]
     return {
         "name": request.name,

@@ -1,7 +1,9 @@
 """Questions that differ from a plan's by one change each, answered like the cells of a sweep."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from meshplan.costmodels.units import format_seconds
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.answer.question import Arguments, Asked
 from meshplan.planner.case.plan_file import Plan, Prediction
@@ -66,6 +68,22 @@ def ask_each(asked: Asked, changes: Sequence[Change], answers: Answers) -> list[
         Asking(change=change, asked=question, answer=answer)
         for change, question, answer in zip(changes, questions, found, strict=True)
     ]
+
+
+def beside_file(before: Asking, plan: Plan) -> Asking:
+    """The plan's question asked again, with a note where its file has another layout: chosen by
+    `--robust` or `--top 1`, found within a time limit or by another version, or edited.
+    """
+    if before.plan is None or before.plan.layout == plan.layout:
+        return before
+    own, now = plan.layout.full_label, before.plan.layout.full_label
+    step = f" ({format_seconds(plan.prediction.step_time_s)})" if plan.prediction else ""
+    note = (
+        f"note: the file's own layout is {own}{step}; changes are held against what its question "
+        f"is answered with now, {f'{now} with other stages' if now == own else now}"
+    )
+    asked = replace(before.asked, notes=(*before.asked.notes, note))
+    return replace(before, asked=asked)
 
 
 def _cell(asked: Asked, line: int) -> Cell:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.answer.question import Asked
 from meshplan.planner.case.plan_file import Plan
-from meshplan.planner.whatif.asking import Answers, Asking, ask_each
+from meshplan.planner.whatif.asking import Answers, Asking, ask_each, beside_file
 from meshplan.planner.whatif.changes import Change
 from meshplan.planner.whatif.figures import FIGURES, fastest_matmul, matters
 
@@ -75,7 +75,7 @@ def tornado(asked: Asked, plan: Plan, by: float, answers: Answers) -> Tornado:
         arms.sort(key=lambda arm: -arm.swing(before.tokens, step_s))
     seen = {arm.name for arm in arms}
     unseen = tuple(figure.words for name, figure in FIGURES.items() if name not in seen)
-    return Tornado(by=by, before=before, arms=tuple(arms), unseen=unseen)
+    return Tornado(by=by, before=beside_file(before, plan), arms=tuple(arms), unseen=unseen)
 
 
 def _moves(asked: Asked, plan: Plan, by: float) -> Iterator[tuple[str, str, tuple[Change, Change]]]:

@@ -209,8 +209,11 @@ def test_kinds_of_exchanges_come_back_with_their_price(
 @pytest.mark.parametrize(("context_kind", "listed"), [("ring", True), ("all_gather", False)])
 def test_torchtitan_0_3_has_one_kind(context_kind: str, listed: bool) -> None:
     """Its ParallelismConfig (torchtitan 0.3.0 config/configs.py) lost 0.2's key: the file never
-    states it, lists a ring, and is priced as the default, all_gather."""
-    plan = exchanging("torchtitan", context_kind, "all_to_all")
+    states it, lists the ring of an older plan, and is priced as the default, all_gather."""
+    plan = exchanging("torchtitan", "all_gather", "all_to_all")
+    layout = replace(plan.layout, context_kind=context_kind)  # type: ignore[arg-type]
+    plan = plan.model_copy(update={"layout": layout})
+    plan = plan.model_copy(update={"prediction": predicted(case_of(plan))})
     exported = exporter_named("torchtitan")(plan, 8)
     name, text = next(iter(exported.files.items()))
     assert "rotate_method" not in text

@@ -13,15 +13,17 @@ from meshplan.costmodels.training import Images, Lora, Training
 from meshplan.executor.frameworks import read_config
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.errors.layout_ratios import faster_probability, in_of_100
-from meshplan.planner.answer.answer import case_at
+from meshplan.planner.answer.answer import case_at, plan_of, solve
 from meshplan.planner.answer.compare import (
     Comparison,
     Quantity,
+    Searched,
     Yours,
     compare,
     cost_per_trillion_tokens,
     yours_of,
 )
+from meshplan.planner.answer.explain import needed_bytes
 from meshplan.planner.answer.own_question import (
     STATED,
     differences,
@@ -29,6 +31,9 @@ from meshplan.planner.answer.own_question import (
     why_not_the_plan,
 )
 from meshplan.planner.answer.question import Arguments, ask
+from meshplan.planner.case.plan_findings import Choice
+from meshplan.planner.case.predict import predicted
+from meshplan.planner.cli.comparing import compared
 from meshplan.planner.cli.main import app
 from meshplan.planner.report.comparison import difference
 
@@ -239,15 +244,75 @@ def test_what_does_not_fit_is_said() -> None:
     assert "of 100" not in found.verdict
 
 
+@pytest.mark.parametrize(
+    ("usable", "fills", "bound", "fastest", "why"),
+    [
+        pytest.param(2, 1.1, 1.02, 1.3, "as your layout is outside the searched space", id="proof"),
+        pytest.param(2, 0.9, 0.9, 1.3, "as yours fills more of a GPU than a plan may", id="filled"),
+        pytest.param(2, 1.1, 1.0, 1.0, "as ours is the choice among near-equals", id="a tie"),
+        pytest.param(2, 1.1, 0.9, 1.3, "as the search did not end with a proof", id="open"),
+        pytest.param(0.95, 0.9, 0.9, 1.3, "but fits", id="lacks memory"),
+    ],
+)
+def test_why_ours_is_the_slower_one(
+    usable: float, fills: float, bound: float, fastest: float, why: str
+) -> None:
+    """Memory is times what yours needs, bound and fastest are times its step; ours, which
+    recomputes, takes 1.08 of that. All that fit were said to be outside the space.
+    """
+    own = case_at(ASKED.question, replace(OURS.layout, stages=even_stages(32, 1)))
+    prediction = predicted(own)
+    needed, step_s = needed_bytes(prediction.memory), prediction.step_time_s
+    memory = {"usable_memory_bytes": usable * needed, "plan_memory_bytes": fills * needed}
+    question = replace(ASKED.question, cluster=ASKED.question.cluster.model_copy(update=memory))
+    config = Yours(path="plan.yaml", case=case_at(question, own.layout), assumed=())
+    said = Searched(bound_s=bound * step_s, fastest_s=fastest * step_s)
+    verdict = compare(config, case_at(question, OURS.layout), searched=said).verdict
+    assert verdict.startswith("ours takes 1.08 x as long")
+    assert f", {why}" in verdict
+
+
+def test_what_a_switch_of_the_engine_gains_is_not_the_layout_s() -> None:
+    """Under one layout, gradients in 16 bits are reduced in half the time: no layout outside."""
+    layout = Layout(data_parallel=2, tensor_parallel=4, zero_stage=1, micro_batch_size=4,
+                    stages=even_stages(32, 1, "full"))  # fmt: skip
+    ours = case_at(ASKED.question, layout)
+    state = ours.engine.state.model_copy(update={"gradient_bytes": 2.0, "reduce_bytes": 2.0})
+    own = replace(ours, engine=ours.engine.model_copy(update={"state": state}))
+    step_s = predicted(ours).step_time_s
+    assert predicted(own).step_time_s < step_s * (1 - 5e-4)
+    said = Searched(bound_s=step_s, fastest_s=step_s)
+    found = compare(Yours(path="a.json", case=own, assumed=()), ours, searched=said)
+    assert "x as long, as yours is priced with its own switches" in found.verdict
+
+
+def test_the_fastest_beside_a_tie_of_it_is_in_the_space() -> None:
+    """The plan is a slower one of several that tie, and yours the fastest of all."""
+    plan = plan_of(ASKED, solve(ASKED.question, 1))
+    assert plan.prediction is not None
+    step_s, slower = plan.prediction.step_time_s, predicted(OURS)
+    choice = Choice(
+        robust=False, candidates=2, fastest=plan.layout.full_label, fastest_step_time_s=step_s,
+        slower_fraction=slower.step_time_s / step_s - 1, worst_loss_fraction=0.0, worst_where="",
+        fastest_worst_loss_fraction=0.0, fastest_worst_where="", spares_bytes=0.0,
+    )  # fmt: skip
+    tied = {"layout": OURS.layout, "prediction": slower, "choice": choice}
+    own = Yours(path="plan.yaml", case=case_at(ASKED.question, plan.layout), assumed=())
+    found = compared(
+        ASKED, plan.model_copy(update=tied), own, gpu_hour_price=None, time_limit_s=None
+    )
+    assert "as ours is the choice among near-equals" in found.verdict
+
+
 def test_of_one_layout_under_two_settings_no_chance_is_said() -> None:
     """What a switch of the engine costs is not what pairs of layouts were measured for."""
     question = replace(ASKED.question, engine=load_engine("megatron"))
     script = SCRIPT.format("--recompute-granularity full --recompute-method uniform "
                            "--recompute-num-layers 1")  # fmt: skip
     found = yours_of(question, "dgx-h100", read_config(script, "a.sh"))
-    compared = compare(found, case_at(question, found.case.layout))
-    assert compared.notes == ()
-    verdict = compared.verdict
+    both = compare(found, case_at(question, found.case.layout))
+    assert both.notes == ()
+    verdict = both.verdict
     assert verdict.startswith("yours takes 1.")
     assert "of 100" not in verdict
 

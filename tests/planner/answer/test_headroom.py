@@ -15,7 +15,7 @@ from meshplan.planner.answer.headroom import with_headroom
 from meshplan.planner.answer.question import Arguments, Asked, ask
 from meshplan.planner.answer.spare_memory import spare_memory
 from meshplan.planner.case.memory_limit import with_usable, with_usual_headroom
-from meshplan.planner.case.plan_findings import Bought, SpareMemory
+from meshplan.planner.case.plan_findings import Bought, Choice, SpareMemory
 from meshplan.planner.report.fit import fits_fuller, misfit_document, misfit_lines
 from meshplan.planner.report.tables import spare_lines
 from meshplan.planner.search.faster import Faster
@@ -137,6 +137,23 @@ def test_what_a_better_search_finds_is_not_bought_by_memory(asked: Asked) -> Non
     open_ = plan.search.model_copy(update={"status": "FEASIBLE", "gap": 0.1, "cuts": "all"})
     worse = plan.model_copy(update={"prediction": slow, "search": open_})
     assert spare_memory(asked, as_fastest(worse)) == spare_memory(asked, as_fastest(plan))
+
+
+def test_what_a_tie_could_have_had_is_not_bought_by_memory(asked: Asked) -> None:
+    """What is proved of the fastest says nothing of another layout that ties with it: one that
+    takes a tenth longer than its degrees can was said to gain that by one GiB.
+    """
+    plan = plan_of(asked, solve(asked.question, 1))
+    assert plan.prediction is not None
+    step_s = plan.prediction.step_time_s
+    choice = Choice(
+        robust=False, candidates=2, fastest="another", fastest_step_time_s=step_s,
+        slower_fraction=0.1, worst_loss_fraction=0.0, worst_where="",
+        fastest_worst_loss_fraction=0.0, fastest_worst_where="", spares_bytes=0.0,
+    )  # fmt: skip
+    slow = plan.prediction.model_copy(update={"step_time_s": 1.1 * step_s})
+    tied = plan.model_copy(update={"prediction": slow, "choice": choice})
+    assert spare_memory(asked, as_fastest(tied)) == spare_memory(asked, as_fastest(plan))
 
 
 @pytest.mark.parametrize(

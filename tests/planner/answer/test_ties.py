@@ -109,6 +109,25 @@ def test_choice_by_hand(
     assert (choice.fastest in proof) == (index != 0)
 
 
+@pytest.mark.parametrize(
+    ("fraction", "said"),
+    [
+        pytest.param(2e-5, "is less than 0.1% slower", id="0.002 % is not 0.0 %"),
+        pytest.param(0.012, "is 1.2% slower", id="1.2 %"),
+    ],
+)
+def test_a_slower_plan_is_never_called_as_fast(
+    asked: Asked, found: SearchResult, fraction: float, said: str
+) -> None:
+    """What was chosen though another one is faster is slower by something."""
+    _, choice = chosen(asked.question, found.solutions, robust=True)
+    assert choice is not None
+    slower = choice.model_copy(update={"slower_fraction": fraction})
+    search = plan_of(asked, found).search
+    assert search is not None
+    assert proof_lines(search, slower)[0].endswith(f"this plan {said}")
+
+
 def test_without_ties_the_fastest_is_the_plan(asked: Asked, found: SearchResult) -> None:
     """Layouts that are surely slower are no ties: nothing is chosen, and nothing is said."""
     first, *others = found.solutions

@@ -18,8 +18,9 @@ from hand_priced import (
 )
 from random_plans import CLUSTER
 
-from meshplan.costmodels.layout import Layout, even_stages
-from meshplan.planner.answer.answer import plan_of, solve
+from meshplan.costmodels.layout import CONTEXT_KINDS, Layout, even_stages
+from meshplan.planner.answer.answer import case_at, plan_of, solve
+from meshplan.planner.answer.explain import priced
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.case.plan_file import Prediction, write_plan
 from meshplan.planner.case.resolve import Case
@@ -207,3 +208,49 @@ def test_another_pipeline_keeps_its_schedule(
     assert (found.schedule, found.virtual_stages) == (schedule, chunks)
     assert tuple(stage.layers for stage in found.stages) == stages
     assert (found.world_size, found.data_parallel) == (64, 16 // ranks)
+
+
+@pytest.mark.parametrize(
+    ("model", "degree", "kinds"),
+    [
+        pytest.param("llama-3.1-8b", 2, {*CONTEXT_KINDS} - {"hierarchical"}, id="all in one node"),
+        pytest.param("gpt-oss-20b", 2, {"all_gather", "all_to_all"}, id="sliding windows"),
+        pytest.param("deepseek-v2-lite", 2, {"ring"}, id="keys of 192, values of 128"),
+    ],
+)
+def test_a_degree_brings_the_fastest_kind_that_runs(
+    model: str, degree: int, kinds: set[str]
+) -> None:
+    """Windows do not go round a ring, the engine's own kind, whose price was told."""
+    fixes = _context_fixes(model)
+    fix = fixes[degree]
+    assert f", context_kind {fix.layout.context_kind}" in fix.text
+    steps = {
+        kind: priced(replace(_on_eight(model), layout=replace(fix.layout, context_kind=kind)))
+        for kind in kinds
+    }
+    assert fix.layout.context_kind == min(
+        steps, key=lambda kind: steps[kind].prediction.step_time_s
+    )
+
+
+def test_a_degree_for_which_no_kind_runs_is_no_change() -> None:
+    """Sliding windows take no ring, values narrower than keys nothing else."""
+    assert sorted(_context_fixes("llama-3.1-8b")) == [2, 4]
+    assert not _context_fixes("mimo-v2-flash")
+
+
+def _on_eight(model: str) -> Case:
+    """Eight replicas on one node of Megatron-LM."""
+    asked = ask(Arguments(
+        model=model, gpus=8, cluster="dgx-h100", seq_len="4096", global_batch=64, engine="megatron",
+    ))  # fmt: skip
+    q = asked.question
+    layout = Layout(data_parallel=8, zero_stage=1, stages=even_stages(q.model.num_layers, 1))
+    return case_at(q, layout)
+
+
+def _context_fixes(model: str) -> dict[int, Fix]:
+    """The changes to each degree of context parallelism."""
+    found = changes(_on_eight(model))
+    return {f.layout.context_parallel: f for f in found if f.text.startswith("context_parallel")}

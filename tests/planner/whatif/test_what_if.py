@@ -14,7 +14,7 @@ from meshplan.costmodels.layout import Stage
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.question import Arguments, ask
-from meshplan.planner.case.plan_file import read_plan
+from meshplan.planner.case.plan_file import read_plan, write_plan
 from meshplan.planner.case.seal import EDITED
 from meshplan.planner.cli import what_if
 from meshplan.planner.search.result import NoLayoutFits
@@ -183,6 +183,21 @@ def test_another_cut_of_the_same_degrees_is_another_layout(plan_file: Path) -> N
     assert cut.label == other.label
     assert other_layout(after, before)
     assert not other_layout(before, before)
+
+
+def test_a_file_with_another_layout_is_said(plan_file: Path, tmp_path: Path) -> None:
+    """`--top 1` and `--robust` choose otherwise than a question that is asked again: what stood
+    under "as planned" was not the plan.
+    """
+    plan, other = read_plan(plan_file), tmp_path / "other.yaml"
+    write_plan(plan.model_copy(update={"layout": plan.runners_up[0].layout}), other)
+    said = f"note: the file's own layout is {plan.runners_up[0].layout.full_label} ("
+    for arguments in (("--matmul", "1.1x"), ()):
+        noted = document(str(other), *arguments)
+        assert noted["before"]["label"] == plan.layout.label
+        assert [note.startswith(said) for note in noted["notes"]].count(True) == 1
+        assert plan.layout.full_label in noted["notes"][-1]
+    assert not document(str(plan_file), "--matmul", "1.1x")["notes"]
 
 
 def test_people_read_the_interval_and_what_it_is(plan_file: Path) -> None:
