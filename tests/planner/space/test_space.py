@@ -234,6 +234,36 @@ def test_one_rank_is_not_chunked(question: Questions) -> None:
         assert [v.virtual_stages for v in space.variants(int(row))] == [1]
 
 
+def test_a_pin_of_chunks_leaves_no_others(question: Questions) -> None:
+    """Of 1F1B and up to four chunks of eight layers on two ranks."""
+    asked = question((0,) * 8, 2, 4, schedules=("1f1b", "interleaved_1f1b"))
+    for text, chunks in (("2", {2}), ("1,4", {1, 4}), ("1..4", {1, 2, 3, 4})):
+        space = space_of(replace(asked, pins=parse_pins({"virtual_stages": text})))
+        rows = np.flatnonzero(space.layouts.pipeline_parallel == 2).tolist()
+        found = {each.virtual_stages for row in rows for each in space.variants(row)}
+        assert found == chunks, text
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        pytest.param("any", {((0, 1, 2), False)}, id="each layer as it likes"),
+        pytest.param(
+            "first", {((0, 2), True), ((1,), False)}, id="the first in full, or all alike"
+        ),
+        pytest.param("alike", {((0,), False), ((1,), False), ((2,), False)}, id="all alike"),
+    ],
+)
+def test_which_layers_recompute_is_the_engines_rule(
+    rule: str, expected: set[tuple[tuple[int, ...], bool]], question: Questions
+) -> None:
+    """Modes that layers mix, and whether those in full are the first of each stage."""
+    asked = question((0,) * 4, 2, 4, recompute_layers=rule, uneven_stages="even")
+    space = space_of(asked)
+    rows = range(len(space.layouts))
+    assert {(each.modes, each.first) for row in rows for each in space.variants(row)} == expected
+
+
 def test_gpipe_stands_back_for_1f1b_where_passes_wait_for_sends(question: Questions) -> None:
     """GPipe then takes 1F1B's time and more memory: it is a variant only where 1F1B is not."""
     hidden = space_of(question((0, 0, 0, 0), 4, 8, schedules=("gpipe", "1f1b")))
@@ -256,6 +286,8 @@ def test_gpipe_stands_back_for_1f1b_where_passes_wait_for_sends(question: Questi
         pytest.param(("even", True), 5, 1, {(1, 2, 2, 2, 1)}, id="(8 + 2) / 5, less the ends"),
         pytest.param(("ends", False), 3, 2, {(1, 1, 2, 1, 1, 2), (1, 2, 1, 1, 2, 1),
                                              (2, 1, 1, 2, 1, 1)}, id="two rounds of a + b + c = 4"),
+        pytest.param(("ends", False), 6, 1, {(1, 1, 1, 1, 1, 3), (2, 1, 1, 1, 1, 2),
+                                             (3, 1, 1, 1, 1, 1)}, id="4 of 1 leave 4 to the ends"),
     ],
 )  # fmt: skip
 def test_engine_splits_by_hand(
