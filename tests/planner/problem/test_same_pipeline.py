@@ -8,7 +8,7 @@ from stage_problems import problem_of
 from meshplan.costmodels.layout import Schedule
 from meshplan.planner.problem.closed_form import Passes
 from meshplan.planner.problem.recompute_mixes import mixes
-from meshplan.planner.problem.same_pipeline import end_costs
+from meshplan.planner.problem.same_pipeline import end_kib
 from meshplan.planner.problem.stage_problem import End, StageProblem
 
 PASSES = Passes(1, 1, 1)
@@ -37,7 +37,7 @@ def test_what_a_rank_without_layers_holds(modes: tuple[int, ...], kib: list[int]
     """Of 1F1B's two ranks the first holds two micro-batches, the last one."""
     embedding, head = End(saved_kib=23, state_kib=10), End(0, 90, 11, 0, 10)
     problem = pipeline(2, modes=modes, embedding=embedding, head=head)
-    assert end_costs(problem.alone)[1].tolist() == [kib]
+    assert end_kib(problem.alone).tolist() == [kib]
 
 
 @pytest.mark.parametrize(
