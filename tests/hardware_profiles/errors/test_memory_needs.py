@@ -89,6 +89,12 @@ def test_probability_by_hand(known: list[Need], expected: float) -> None:
     assert found.runs == sum(each.engine == "native" for each in known)
 
 
+def test_runs_with_less_room_than_they_need_count_too() -> None:
+    """30 of 30 that ran at 0.8 of the need, and Phi(ln 0.8 / 0.2) = 0.132 for ten more."""
+    found = chances(ran(30), "native", "hopper")
+    assert found.probability(0.8) == pytest.approx((30 + 1.32) / 40, abs=0.006)
+
+
 def test_a_source_of_several_engines_is_each_ones_own() -> None:
     """What runs out of memory there does not say under which release: 30 runs, of which this engine
     made one.
