@@ -203,6 +203,13 @@ def test_a_pinned_tp_keeps_every_expert_tensor_degree(question: Questions) -> No
     assert {1, 4} <= of_four
 
 
+def test_a_pinned_expert_tensor_degree_is_the_only_one(question: Questions) -> None:
+    """Of 1, 2 and 4."""
+    asked = question((0, 1), 16, 16, expert_tensor_parallel=True)
+    pinned = space_of(replace(asked, pins=parse_pins({"expert_tensor_parallel": "2"}))).layouts
+    assert set(pinned.expert_tensor_parallel.tolist()) == {2}
+
+
 def test_an_expert_tensor_degree_divides_the_experts_of_images_too(question: Questions) -> None:
     """4 divides the experts' width of 2,048, and not the 2,046 of those that images have."""
     asked = question((0, 1), 16, 16, expert_tensor_parallel=True)
