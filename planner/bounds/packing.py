@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshplan.costmodels.layouts import Floats, Ints
-from meshplan.planner.problem.same_pipeline import SamePipeline, end_costs
+from meshplan.planner.problem.same_pipeline import SamePipeline, end_kib
 
 Number = TypeVar("Number", np.int64, np.float64)
 SAFETY = 1 - 1e-12  # factor on a bound of whole ns that was computed in floating point
@@ -83,7 +83,7 @@ def layer_overheads(same: SamePipeline, kinds: list[int], most: Ints, n: Ints) -
     """[layout, rank, n] the least ns of recomputation with which a rank of one chunk holds `n`
     layers of `kinds`; infinite where they do not fit or are more than `most`.
     """
-    stack, (_, static), vectors = _stack(same, kinds), end_costs(same), same.vectors.max(axis=2)
+    stack, static, vectors = _stack(same, kinds), end_kib(same), same.vectors.max(axis=2)
     held = np.where(n > most[:, None, None], -1, vectors[:, :, None] * n)
     room = same.prices.cap_kib - static[:, :, None] - _per_layout(stack.state_kib) * n
     return _overhead(n, stack, room, held, vectors)

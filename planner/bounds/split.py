@@ -16,7 +16,7 @@ import numpy as np
 from meshplan.costmodels.layouts import Bools, Floats, Ints
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.bounds.packing import hull
-from meshplan.planner.problem.same_pipeline import SamePipeline, end_costs
+from meshplan.planner.problem.same_pipeline import SamePipeline, end_kib
 
 Counts = tuple[int, ...]
 RANKS = 16_384  # ranks of pairs that are looked at together
@@ -55,7 +55,7 @@ class BoundedLayouts:
     def room(self) -> Floats:
         """[layout, which, rank] KiB for layers; what the ends hold in flight is taken off too."""
         same, c = self.same, self.same.prices
-        alone = (c.cap_kib - end_costs(same)[1])[:, None].astype(float)
+        alone = (c.cap_kib - end_kib(same))[:, None].astype(float)
         room = np.repeat(alone, same.most_covered[0].shape[1], axis=1)
         saved = (c.embedding_saved_kib, c.head_saved_kib)
         for kib, (rank, place) in zip(saved, same.ends, strict=True):

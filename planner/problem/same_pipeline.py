@@ -234,18 +234,17 @@ def priced_as(space: Space, prices: Coefficients, rows: Ints, variant: Variant) 
     )  # fmt: skip
 
 
-def end_costs(same: SamePipeline) -> tuple[Ints, Ints]:
-    """[layout, rank] ns and KiB of a rank that holds no layer."""
-    c, shape = same.prices, (len(same), same.pp)
+def end_kib(same: SamePipeline) -> Ints:
+    """[layout, rank] KiB of a rank that holds no layer."""
+    c = same.prices
     least = least_along(c.transient_kib[:, list(same.modes)], 1)
-    base, static = np.zeros(shape, np.int64), np.repeat(c.fixed_kib[:, None], same.pp, axis=1)
+    static = np.repeat(c.fixed_kib[:, None], same.pp, axis=1)
     transient = np.repeat(least[:, None], same.pp, axis=1)
     (first, at_first), (last, at_last) = same.ends
     held = same.vector_at(first, at_first)
-    base[:, first] += c.embedding_ns
     static[:, first] += c.embedding_state_kib + held * c.embedding_saved_kib
     held = same.vector_at(last, at_last)
-    base[:, last] += c.head_ns
     static[:, last] += c.head_state_kib + held * c.head_saved_kib
     transient[:, last] = np.maximum(transient[:, last], c.head_transient_kib)
-    return base, static + transient
+    found: Ints = static + transient
+    return found

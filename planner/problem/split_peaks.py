@@ -16,7 +16,7 @@ class SplitPeaks:
     entry is the end.
 
     static_kib, update_kib   [.., rank] held always; held besides in the optimizer step
-    ends_transient_kib       [chunk] of the embedding and the head
+    ends_transient_kib       [chunk] of the head; an embedding has none
     """
 
     def __init__(self, problem: StageProblem, starts: Sequence[int] | Ints) -> None:
@@ -29,8 +29,7 @@ class SplitPeaks:
                                                     p.head.state_kib)  # fmt: skip
         self.update_kib = self._of_ranks(p.update_kib, p.embedding.update_kib, p.head.update_kib)
         self.ends_transient_kib = np.zeros(p.chunks, np.int64)
-        self.ends_transient_kib[0] = p.embedding.transient_kib
-        self.ends_transient_kib[-1] = max(self.ends_transient_kib[-1], p.head.transient_kib)
+        self.ends_transient_kib[-1] = p.head.transient_kib
         most = max(len(each) for each in p.shape.matrices)
         self._in_flight = np.stack([
             each[np.minimum(np.arange(most), len(each) - 1)] for each in p.shape.matrices

@@ -21,6 +21,8 @@ from meshplan.costmodels.operations.layers import layer_operations
 from meshplan.costmodels.operations.rank_share import Shard
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.seconds.kernels import Device, scan_s
+from meshplan.costmodels.seconds.layer import DIRECTIONS
+from meshplan.costmodels.seconds.operation import attention_pass_s
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.built_in import load_gpu, load_kernels
 from meshplan.hardware_profiles.engines import load_engine
@@ -152,6 +154,8 @@ def test_published_scans(
     op = scan_of(Layer(recurrent=mixer, ffn=512), cp=T / tokens)
     assert scan_s(device, op, backward=False) == pytest.approx(forward_ms / 1e3, rel=0.2)
     assert scan_s(device, op, backward=True) == pytest.approx(backward_ms / 1e3, rel=0.2)
+    passes = [attention_pass_s(device, op, direction) for direction in DIRECTIONS]
+    assert passes == [scan_s(device, op, backward=False), scan_s(device, op, backward=True), 0.0]
 
 
 @pytest.mark.parametrize(

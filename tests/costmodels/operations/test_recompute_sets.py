@@ -19,7 +19,7 @@ from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
 from meshplan.costmodels.operations.replayed import replayed_of, without_unread
 from meshplan.costmodels.ranks.rank import Rank
-from meshplan.costmodels.ranks.recompute_sets import _Priced, recompute_sets
+from meshplan.costmodels.ranks.recompute_sets import _Point, _Priced, _worth_having, recompute_sets
 from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.training import Training
 from meshplan.costmodels.units import MIB
@@ -210,6 +210,34 @@ def test_no_set_of_modules_lies_below_the_corners(engine: str) -> None:
                     assert seconds >= mixed - 0.01 * priced.of_all.seconds, modules
                     compared += 1
     assert compared >= 2 ** len(allowed) - 1
+
+
+def _points(*seconds_and_bytes: tuple[float, float]) -> list[_Point]:
+    return [_Point(*each, ()) for each in seconds_and_bytes]
+
+
+def test_corners_by_hand() -> None:
+    """Seconds for each byte from one corner to the next: 2.5 / 4, 1.5 / 2, 6 / 3. Above that line
+    lie the first and the third; the last frees less than the one before it.
+    """
+    priced = _Priced(rank_of("generic").setting)
+    priced.of_all = _Point(10.0, 9.0, ())
+    way = _points((2, 2), (2.5, 4), (10, 5), (4, 6), (9, 5))
+    assert priced.corners(way) == [way[1], way[3]]
+
+
+@pytest.mark.parametrize(("between", "kept"), [
+    pytest.param([(1, 4), (1.9, 5)], [0, 1], id="4/5 1.9 - 1 = 0.52, 1 + 1/6 9 - 1.9 = 0.6 of 10"),
+    pytest.param([(1, 4), (1.2, 4.4)], [1], id="4/4.4 1.2 - 1 = 0.09, 1 + 0.4/6 9 - 1.2 = 0.4"),
+    pytest.param([(1, 4), (2.2, 5)], [0], id="1 + 1/6 9 - 2.2 = 0.3 is the least"),
+    pytest.param([(4.9, 5)], [0], id="the only one, though it saves 0.1"),
+])  # fmt: skip
+def test_corners_that_save_too_little_by_hand(
+    between: list[tuple[float, float]], kept: list[int]
+) -> None:
+    """Less than a twentieth of a full replay of 10 s against layers that mix their neighbours."""
+    line = _points((0, 0), *between, (10, 10))
+    assert _worth_having(line) == [line[1 + at] for at in kept]
 
 
 def test_sets_of_a_model_with_all_modules() -> None:

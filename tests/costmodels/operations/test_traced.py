@@ -28,6 +28,8 @@ from meshplan.costmodels.operations.rank_share import Shard
 from meshplan.costmodels.seconds.operation import forward_flops_of
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
+from meshplan.planner.space.legal_layouts import enumerate_space
+from meshplan.planner.space.pins import Pins
 
 H, F, V, SEQ = 64, 128, 1000, 32
 PRODUCTS = [
@@ -187,6 +189,11 @@ def test_what_tp_and_cp_must_divide() -> None:
     check_layout(split, MODEL, training)
     with pytest.raises(InvalidLayout, match="does not say how a loop over tokens is split"):
         check_layout(split, looped, training)
+    searched = [
+        enumerate_space(model, training, 8, load_engine("generic"), Pins(), 8).layouts
+        for model in (MODEL, looped)
+    ]
+    assert [int(each.context_parallel.max()) for each in searched] == [8, 1]
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,28 @@ def test_room_for_traffic_once_per_step_by_hand(
     assert (found.total_s, found.room_s) == (seconds, room_s)
 
 
+@pytest.mark.parametrize(
+    ("zero", "shown"),
+    [
+        pytest.param(1, (0.0, 0.0), id="ZeRO-1 sends once per step"),
+        pytest.param(2, (0.4, 0.8), id="ZeRO-2 hides 0.8, as gradients: 0.2 x 2, 0.2 x 4"),
+        pytest.param(3, (1.0, 2.0), id="ZeRO-3 hides 0.5, as weights: 0.5 x 2, 0.5 x 4"),
+    ],
+)
+def test_what_is_gathered_hides_otherwise_than_what_is_reduced(
+    models, zero: int, shown: tuple[float, float]
+) -> None:
+    """Two seconds beside a forward of 10 s, four beside a backward."""
+    engine, training = load_engine("native"), Training(seq_len=4096, global_batch_size=8)
+    overlap = engine.overlap.model_copy(update={"weight_gather": 0.5, "data_reduce": 0.8})
+    engine = engine.model_copy(update={"overlap": overlap})
+    setting = Setting(models["dense"], training, load_cluster("dgx-h100"), engine, Tuning())
+    layout = Layout(data_parallel=8, zero_stage=zero, stages=even_stages(8, 1))
+    plain = Lasting(10.0, 10.0)
+    found = beside(setting, layout, Sent(2.0, 4.0, 0.0, 0.0, 0.0, 0.0), plain, plain)
+    assert tuple(float(each.data_s) for each in found) == pytest.approx(shown)
+
+
 @given(SECONDS, SECONDS, SECONDS, SECONDS, st.floats(0, 1), SECONDS)
 def test_a_longer_backward_is_no_faster(
     models, less, more, sent_s, once_s, hides, copied_s

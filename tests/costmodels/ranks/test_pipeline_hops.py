@@ -51,6 +51,7 @@ def test_a_hop_is_the_mean_of_the_pipelines_hops(dp: int, tp: int, pp: int, shar
     inside, across = (send_s(CLUSTER, size, across_nodes=each) for each in (False, True))
     expected = (1 - share) * inside + share * across
     assert hops.hop_s == pytest.approx(SETTING.tuning.collective_scale * expected)
+    assert hops.crosses_nodes == (share > 0)
 
 
 @pytest.mark.parametrize(

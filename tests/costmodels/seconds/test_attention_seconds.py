@@ -59,6 +59,24 @@ def test_attention_by_hand(device: Device):
     assert attention_s(device, op, backward=True) == pytest.approx(1e-5 + backward, rel=1e-9)
 
 
+@pytest.mark.parametrize(("backward", "products", "passes"), [(False, 1, 6), (True, 2, 7)])
+def test_attention_without_a_fused_kernel_by_hand(
+    device: Device, backward: bool, products: int, passes: int
+) -> None:
+    """4 x 1024 x 1024 x 2 x 64 FLOPs, for it skips no key, at 0.6 of the rate of products, twice as
+    many backward; so many times 2 bytes a score; all but its four launches as its runs say.
+    """
+    one = AttentionCore(
+        name="core", queries=1024, keys=512.0, all_keys=1024.0, heads=2, head_dim=64,
+        v_head_dim=64, fused=False,
+    )  # fmt: skip
+    slower = replace(device, tuning=Tuning(attention_scale=1.5))
+    math_s = products * 4 * 1024 * 1024 * 2 * 64 / slower.rate_flops_per_s("bf16") / 0.6
+    memory_s = passes * 2 * 1024 * 1024 * 2 / slower.bandwidth_bytes_per_s
+    expected = 4 * slower.kernels.launch_s + 1.5 * (math_s + memory_s)
+    assert float(attention_s(slower, one, backward=backward)) == pytest.approx(expected, rel=1e-9)
+
+
 def test_a_softmax_of_pytorchs_operators_by_hand(device: Device) -> None:
     """28 bytes a score instead of 4 forward, 29 instead of 6 backward; 4 and 3 kernels more."""
     one = AttentionCore(

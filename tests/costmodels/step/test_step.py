@@ -299,6 +299,7 @@ def test_how_far_a_host_runs_ahead(setting: Setting) -> None:
     ("engine", "stages", "micro_batches", "stalls"),
     [
         pytest.param("nanotron-2024", 2, 4, 8, id="2 (2 - 1) + 2 (4 - 1)"),
+        pytest.param("nanotron-2024", 3, 4, 16, id="2 (3 - 1) + 4 (4 - 1)"),
         pytest.param("nanotron-2024", 4, 4, 18, id="2 (4 - 1) + 4 (4 - 1)"),
         pytest.param("nanotron-2024", 4, 1, 6, id="one micro-batch: there and back"),
         pytest.param("nanotron-2024", 1, 4, 0, id="no pipeline"),

@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.layout import Layout, Schedule, even_stages
+from meshplan.costmodels.ranks.memory import head_gathered_bytes
+from meshplan.costmodels.ranks.shared_table import shares_table
 from meshplan.costmodels.ranks.tied_table import tied_table_s
 from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.costmodels.training import Lora, Training
@@ -28,8 +30,11 @@ def _step(models, layout: Layout, *, engine: str = "megatron", tied: bool = True
     return StepModel(Setting(model, training, cluster, load_engine(engine), Tuning()), layout)
 
 
-def _layout(pp: int, **degrees: int) -> Layout:
-    return Layout(pipeline_parallel=pp, stages=even_stages(8, pp), **degrees)
+def _layout(pp: int, chunks: int = 1, schedule: Schedule = "1f1b", **degrees: int) -> Layout:
+    stages = even_stages(8, pp * chunks)
+    return Layout(
+        pipeline_parallel=pp, virtual_stages=chunks, schedule=schedule, stages=stages, **degrees
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,3 +82,39 @@ def test_a_step_takes_so_much_longer(models, engine: str) -> None:
 def test_frozen_tables_have_no_gradient(models) -> None:
     """Beside adapters the table is not trained."""
     assert tied_table_s(_step(models, _layout(2), lora=Lora(rank=8))) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("engine", "layout", "once"),
+    [
+        pytest.param("native", _layout(1), True, id="one rank"),
+        pytest.param("native", _layout(2), False, id="two ends on two ranks"),
+        pytest.param(
+            "native", _layout(2, chunks=2, schedule="zb_v"), True, id="both ends of a V on one"
+        ),
+        pytest.param(
+            "native", _layout(2, chunks=2, schedule="interleaved_1f1b"), False,
+            id="chunks in a ring end on the last",
+        ),
+        pytest.param("generic", _layout(2, chunks=2, schedule="zb_v"), False, id="a table a stage"),
+    ],
+)  # fmt: skip
+def test_where_both_ends_read_one_table(models, engine: str, layout: Layout, once: bool) -> None:
+    """On one stage, or on one rank where the engine keeps one table there: the last stage then has
+    the final norm's 1,024 numbers alone, and nothing is added up.
+    """
+    step = _step(models, layout, engine=engine)
+    assert bool(shares_table(step.setting, layout)) == once
+    assert (float(step.end_parameters[1].dense) == 1024) == once
+    assert (float(tied_table_s(step)) == 0) == once
+
+
+@pytest.mark.parametrize(("tied", "stages", "whole"), [
+    pytest.param(True, 1, False, id="gathered with the embedding"),
+    pytest.param(True, 2, True, id="tied, on another rank"),
+    pytest.param(False, 1, True, id="a table of its own"),
+])  # fmt: skip
+def test_a_head_is_gathered_once(models, tied: bool, stages: int, whole: bool) -> None:
+    """Under ZeRO-3 the table of one rank is not counted for both ends."""
+    step = _step(models, _layout(stages, data_parallel=2, zero_stage=3), engine="native", tied=tied)
+    assert (float(head_gathered_bytes(step, step.end_parameters[1])) > 0) == whole

@@ -192,6 +192,10 @@ def test_what_is_not_modelled_is_named(tmp_path: Path, line: str, said: str) -> 
         (('"fp16": null', '"precision": "bfloat16"',
           '"zero_optimization": {"stage": 0}'), "zero_optimization.stage 0 with bf16"),
         (('"pos-emb": "learned"', '"gpt-j-residual": true'), "gpt_j_residual"),
+        (('"pos-emb": "learned"', '"gpt-j-residual": false', '"mlp-type": "llama"',
+          '"norm": "rmsnorm"'), "pos_emb learned"),
+        (('"pos-emb": "learned"', '"gpt-j-residual": false', '"use-bias-in-attn-linear": false'),
+         "pos_emb learned"),
     ],
 )  # fmt: skip
 def test_what_is_not_modelled_together_is_named(lines: tuple[str, ...], said: str) -> None:

@@ -133,6 +133,29 @@ def test_a_loss_of_its_own_has_all_logits_beside_liger(folder: Path, loss: str) 
 # 48GB VRAM" (Apache-2.0)
 
 
+@pytest.mark.parametrize(
+    ("text", "length"),
+    [
+        pytest.param(AXOLOTL, "4096", id="axolotl"),
+        pytest.param(FACTORY, "2048", id="llama-factory"),
+        pytest.param(AXOLOTL + "sample_packing: false\n", "4096", id="said not to be"),
+        pytest.param(AXOLOTL + "sample_packing: true\n", None, id="packed"),
+        pytest.param(AXOLOTL + "pad_to_sequence_len: true\n", None, id="filled up"),
+        pytest.param(FACTORY + "neat_packing: true\n", None, id="packed by its other name"),
+        pytest.param(FACTORY.replace("sft", "pt"), None, id="texts of pretraining are packed"),
+    ],
+)
+def test_samples_that_are_not_packed_are_a_note(
+    folder: Path, text: str, length: str | None
+) -> None:
+    """They are priced as long as the sequence, and few are."""
+    notes = [n for n in finding(folder / "train.yaml", text).notes if "not packed" in n]
+    expected = (
+        f"samples are not packed: priced with {length} tokens each, the most; fewer need less"
+    )
+    assert notes == ([expected] if length else [])
+
+
 def test_the_former_name_of_context_parallelism() -> None:
     """axolotl 0.19 src/axolotl/utils/schemas/validation.py hands sequence_parallel_degree on."""
     reading = read_config(BARE + "sequence_parallel_degree: 4\n", "train.yaml")

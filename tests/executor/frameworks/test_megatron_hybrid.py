@@ -47,6 +47,15 @@ def test_experts_of_a_hybrid_are_read() -> None:
     assert not reading.unread
     count = model_parameters(model_from_config(reading.model_config, "x"))
     assert count.routed_experts == 23 * 128 * 2 * 2688 * 1856
+    assert (reading.model_config or {})["num_experts_per_tok"] == 6
+
+
+def test_a_token_of_a_hybrid_goes_to_two_experts_where_none_are_stated() -> None:
+    """Megatron-Core's own default of `moe_router_topk`."""
+    letters = PATTERN.replace("-", "E")
+    reading = read(f"{PLAIN} --num-experts 8 --moe-ffn-hidden-size 1024 --mamba-head-dim 64 "
+                   f"--hybrid-override-pattern {letters}")  # fmt: skip
+    assert (reading.model_config or {})["num_experts_per_tok"] == 2
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from typing import get_args
 
+import numpy as np
 import pytest
 
 from benchmarks.accuracy.coverage import held, held_of, judgements
@@ -16,13 +17,19 @@ from meshplan.hardware_profiles.errors.intervals import (
     NOISE,
     SPREADS,
     Interval,
+    _shipped,
     evidence_of,
     interval,
     reserved_interval,
     reserved_range,
     step_time_interval,
 )
-from meshplan.hardware_profiles.errors.left_out_errors import is_narrow, own_weights
+from meshplan.hardware_profiles.errors.left_out_errors import (
+    Like,
+    is_narrow,
+    lent_weights,
+    own_weights,
+)
 from meshplan.hardware_profiles.errors.left_out_runs import Ratio, ratios
 from meshplan.hardware_profiles.tunings import gpu_family
 
@@ -337,6 +344,44 @@ def test_never_narrower_than_repeats() -> None:
 def test_farther_end_is_the_error() -> None:
     """Measured 0.8 to 1.25 times predicted: predicted is up to 25 % above, 20 % below."""
     assert Interval(0.8, 1.25, 9).error_fraction == pytest.approx(0.25)
+    assert Interval(0.9, 1.6, 9).error_fraction == pytest.approx(1 - 1 / 1.6)
+
+
+def test_the_largest_error_is_that_of_both_ends() -> None:
+    """Twenty exact runs of the engine, and of ten other sources each 21 % longer: on far more GPUs
+    than any, these count, above and, by the square of the skew nearer, below.
+    """
+    found = [*layouts(*[1.0] * 20), *(run for n in range(10) for run in source(f"o{n}", 1.21))]
+    near, far = (around(*found, asked=replace(ASKED, gpus=gpus)) for gpus in (64, 64 * 1024))
+    assert [math.log(near.low), math.log(near.high)] == pytest.approx([-NOISE, NOISE])
+    assert far.high >= 1.21
+    assert math.log(far.low) == pytest.approx(-math.log(far.high) / SPREADS["dense"].skew ** 2)
+
+
+def test_what_is_lent_by_hand() -> None:
+    """Two runs of a source of the engine count as two sources, one of another engine as one, one of
+    experts half, of experts in 8 bits a quarter; together as many as there are sources, or what own
+    runs lack to 15, and 4 at least.
+    """
+    runs = [
+        *source("a", 1.0, 1.0), *source("b", 1.0, engine="deepspeed"),
+        *(replace(run, model="experts") for run in source("c", 1.0, engine="deepspeed")),
+        *(replace(run, model="experts", precision="fp8")
+          for run in source("d", 1.0, engine="deepspeed")),
+    ]  # fmt: skip
+    like = Like(engine="nemo", gpu="hopper", model="dense", narrow=False, other=0.5)
+    shares = np.array([1, 1, 1, 0.5, 0.25])
+    for own, total in ((0.0, 4.0), (5.0, 10.0), (14.0, 4.0)):
+        expected = shares / shares.sum() * total
+        assert lent_weights(runs, like, own) == pytest.approx(expected)
+
+
+def test_of_what_ships_only_experts_exchange_between_nodes() -> None:
+    """And models with a state are judged by none but each other."""
+    apart = {run.model for run in ratios() if run.between_nodes}
+    assert apart == {"experts"}
+    kinds = [{run.model for run in _shipped("step_time", each).known} for each in (True, False)]
+    assert kinds == [{"state"}, {"dense", "experts"}]
 
 
 @pytest.mark.few(3)

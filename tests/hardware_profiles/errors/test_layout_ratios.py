@@ -14,6 +14,7 @@ from meshplan.hardware_profiles.errors.layout_ratios import (
     Pair,
     expected_slower,
     faster_probability,
+    in_of_100,
     kept,
     pairs,
     probability,
@@ -38,8 +39,22 @@ def pair(suite: str, error: float, axes: int = 1) -> Pair:
     ],
 )
 def test_probability_by_hand(known: list[Pair], predicted: float, expected: float) -> None:
-    """A source counts as the root of its pairs."""
+    """A source counts as the root of its pairs; layouts of equal axes as of one."""
     assert probability(known, predicted, 1) == pytest.approx(expected)
+    assert probability(known, predicted, 0) == probability(known, predicted, 1)
+
+
+@pytest.mark.parametrize(
+    ("probability", "words"),
+    [
+        (0.52, "in 52 of 100, a tie"),
+        (0.994, "in 99 of 100"),
+        (0.996, "in more than 99 of 100"),
+    ],
+)
+def test_no_layout_is_said_to_be_faster_for_sure(probability: float, words: str) -> None:
+    """In whole per cent."""
+    assert in_of_100(probability) == words
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from meshplan.hardware_profiles.errors.memory_needs import (
     FILE,
     FITS,
     Need,
+    _rising,
     chances,
     chances_of,
     needs,
@@ -85,6 +87,33 @@ def test_probability_by_hand(known: list[Need], expected: float) -> None:
     found = chances(known, "native", "hopper")
     assert found.probability(1.2) == pytest.approx(expected, abs=0.006)
     assert found.runs == sum(each.engine == "native" for each in known)
+
+
+def test_runs_with_less_room_than_they_need_count_too() -> None:
+    """30 of 30 that ran at 0.8 of the need, and Phi(ln 0.8 / 0.2) = 0.132 for ten more."""
+    found = chances(ran(30), "native", "hopper")
+    assert found.probability(0.8) == pytest.approx((30 + 1.32) / 40, abs=0.006)
+
+
+def test_a_source_of_several_engines_is_each_ones_own() -> None:
+    """What runs out of memory there does not say under which release: 30 runs, of which this engine
+    made one.
+    """
+    mixed = [RAN, *(replace(RAN, engine="nemo") for _ in range(29))]
+    assert chances(mixed, "native", "hopper").runs == 30
+    assert chances(mixed, "torchtitan", "hopper").runs == 0
+
+
+def test_neighbours_that_fall_are_pooled_by_weight() -> None:
+    """4 and three times 1 are four of 7 / 4; with a fifth of 0.75 behind them five of 7.75 / 5."""
+    assert _rising(np.array([1.0, 4, 1, 5]), np.array([1.0, 1, 3, 1])).tolist() == [
+        1,
+        1.75,
+        1.75,
+        5,
+    ]
+    fallen = _rising(np.array([4.0, 1, 0.75]), np.array([1.0, 3, 1]))
+    assert fallen.tolist() == pytest.approx([1.55] * 3)
 
 
 def test_the_surest_of_strangers_is_not_sure() -> None:

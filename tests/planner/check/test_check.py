@@ -31,8 +31,11 @@ from meshplan.planner.check.verdicts import Limits
 
 
 def test_a_plan_that_fits_tells_its_margin(tmp_path: Path) -> None:
-    """margin = usable memory - (10 + 4 x 10 + 1 of context) GiB, on the fullest rank."""
+    """margin = usable memory - (10 + 4 x 10 + 1 of context) GiB, on the fullest rank. A plan that
+    says all itself needs no note.
+    """
     finding = check_plan(tmp_path / "plan.yaml", a_plan())
+    assert finding.notes == ()
     usable = limit_bytes(load_cluster(CLUSTER))
     assert finding.verdict == "fits"
     assert finding.margin_bytes == pytest.approx(usable - 51 * GIB)

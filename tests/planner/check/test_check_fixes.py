@@ -9,6 +9,7 @@ from hand_priced import (
     GIVEN,
     LAYOUT,
     SCRIPT,
+    TRAINING,
     a_case,
     a_plan,
     check_plan,
@@ -17,6 +18,7 @@ from hand_priced import (
     tools_of,
 )
 from random_plans import CLUSTER
+from random_plans import plan_of as small_plan_of
 
 from meshplan.costmodels.layout import CONTEXT_KINDS, Layout, even_stages
 from meshplan.planner.answer.answer import case_at, plan_of, solve
@@ -25,8 +27,8 @@ from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.case.plan_file import Prediction, write_plan
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.case.settings import Settings
-from meshplan.planner.check.check import check_paths
-from meshplan.planner.check.fixes import Fix, Quote, _with_degree, changes
+from meshplan.planner.check.check import case_of, check_paths
+from meshplan.planner.check.fixes import Fix, Quote, _with_degree, changes, fix_illegal
 from meshplan.planner.cli.check import quoted, tools
 
 ALL_REPLICAS = " (ZeRO over all replicas)"
@@ -76,6 +78,77 @@ def test_a_fix_says_all_that_changes_with_it(layout: Layout) -> None:
         assert ("shard_group 0" in fix.text) == (f"shard_group 0{ALL_REPLICAS}" in fix.text)
     ends = any("shard_group 0" in fix.text for fix in offered)
     assert ends == (layout.shard_group > 0)
+
+
+SHARDED = Layout(data_parallel=4, context_parallel=16, stages=even_stages(80, 1))
+
+
+@pytest.mark.parametrize(
+    ("layout", "texts"),
+    [
+        pytest.param(
+            LAYOUT,
+            [
+                "micro_batch_size 2", "micro_batch_size 1",
+                "recompute selective of mlp", "recompute full",
+                "tensor_parallel 8 (data_parallel 4)", "tensor_parallel 2 (data_parallel 16)",
+                "tensor_parallel 1 (data_parallel 32), sequence_parallel false",
+                "context_parallel 2 (data_parallel 4)", "context_parallel 4 (data_parallel 2)",
+                "pipeline_parallel 4 (data_parallel 4)", "pipeline_parallel 1 (data_parallel 16)",
+                "pipeline_parallel 8 (data_parallel 2)",
+                "expert_parallel 2", "expert_parallel 4",
+            ],
+            id="8 x 4 x 2: no ZeRO-3 beside a pipeline, no 16 ranks of a node of 8",
+        ),
+        pytest.param(
+            SHARDED,
+            [
+                "recompute selective of mlp", "recompute full", "zero_stage 1", "zero_stage 3",
+                "tensor_parallel 2 (data_parallel 2), sequence_parallel true",
+                "tensor_parallel 4 (data_parallel 1), sequence_parallel true",
+                "context_parallel 32 (data_parallel 2)", "context_parallel 8 (data_parallel 8)",
+                "context_parallel 64 (data_parallel 1)", "context_parallel 4 (data_parallel 16)",
+                "context_parallel 2 (data_parallel 32)", "context_parallel 1 (data_parallel 64)",
+                "pipeline_parallel 2 (data_parallel 2)", "pipeline_parallel 4 (data_parallel 1)",
+                "expert_parallel 2", "expert_parallel 4",
+            ],
+            id="4 x 16: twice, half, 4, 1/4, 1/8, none",
+        ),
+        pytest.param(
+            Layout(
+                tensor_parallel=2, pipeline_parallel=40, stages=even_stages(80, 40, "full")
+            ),
+            [
+                "sequence_parallel true", "tensor_parallel 1 (data_parallel 2)",
+                "pipeline_parallel 20 (data_parallel 2)", "pipeline_parallel 10 (data_parallel 4)",
+                "pipeline_parallel 5 (data_parallel 8)", "pipeline_parallel 1 (data_parallel 40)",
+                "expert_parallel 2", "expert_parallel 4",
+            ],
+            id="no replicas: nothing to shard over",
+        ),
+    ],
+)  # fmt: skip
+def test_single_changes_come_by_how_little_they_disturb(layout: Layout, texts: list[str]) -> None:
+    """All of them, on as many GPUs, whether or not a rule accepts them."""
+    assert [fix.text for fix in changes(a_case(layout))] == texts
+
+
+@pytest.mark.parametrize(("ranks", "cuts"), [(80, True), (160, False)])
+def test_a_pipeline_has_no_more_stages_than_layers(ranks: int, *, cuts: bool) -> None:
+    """80 layers on 80 or 160 of 320 GPUs."""
+    layout = replace(LAYOUT, tensor_parallel=1, data_parallel=8, pipeline_parallel=40)
+    layout = replace(layout, sequence_parallel=False, stages=even_stages(80, 40))
+    assert (_with_degree(a_case(layout), "pipeline_parallel", ranks) is not None) == cuts
+
+
+def test_another_kind_of_exchange_comes_before_other_degrees() -> None:
+    """Sliding windows have no ring: the engine's next kind, all_gather, has them."""
+    layout = Layout(
+        data_parallel=8, context_parallel=2, context_kind="ring", stages=even_stages(24, 1)
+    )
+    fix = fix_illegal(case_of(small_plan_of("gpt-oss-20b", layout, TRAINING)))
+    assert fix is not None
+    assert fix.text == "context_kind all_gather"
 
 
 def test_stages_that_were_given_are_named_with_a_new_pipeline() -> None:

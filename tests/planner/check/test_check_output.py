@@ -84,6 +84,8 @@ def test_junit_counts_add_up() -> None:
     assert failure is not None
     assert failure.get("type") == "does not fit"
     assert ":7:" in str(failure.text)
+    (passed_over,) = suite.findall("testcase/skipped")
+    assert passed_over.get("message") in {each.text for each in ALL if each.verdict == "skipped"}
 
 
 def test_sarif_is_valid_and_complete() -> None:
@@ -104,6 +106,9 @@ def test_sarif_of_every_verdict(verdict: Verdict) -> None:
     bare = Finding(path="x.yaml", verdict=verdict, text="")
     results = valid_log(as_sarif([full, bare]))["runs"][0]["results"]
     assert len(results) == (0 if verdict in PASSED else 2)
+    if results:
+        assert results[0]["properties"]["margin_bytes"] == -1.0
+        assert results[1]["properties"] == {}
 
 
 @pytest.mark.parametrize(

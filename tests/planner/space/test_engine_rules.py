@@ -3,10 +3,11 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from meshplan.costmodels.layout import MODES, InvalidLayout, Layout, Schedule, even_stages
+from meshplan.costmodels.layout import MODES, InvalidLayout, Layout, Schedule, Stage, even_stages
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
 from meshplan.costmodels.training import Training
@@ -15,7 +16,7 @@ from meshplan.hardware_profiles.load_models import load_model_config
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.check.check import check_paths
 from meshplan.planner.cli.check import tools
-from meshplan.planner.space.engine_rules import check_engine
+from meshplan.planner.space.engine_rules import MIXED, check_engine, unpriced
 from meshplan.planner.space.legal_layouts import enumerate_space
 from meshplan.planner.space.pins import parse_pins
 
@@ -144,3 +145,62 @@ def test_how_few_micro_batches_fill_a_pipeline(
     else:
         with pytest.raises(InvalidLayout, match="fewer than the"):
             check_engine(layout, MODEL, training, rules)
+
+
+def _piped(stages: tuple[Stage, ...] = (), **changed: Any) -> Layout:
+    """Two pipeline ranks of 16 layers of Megatron's, and eight replicas."""
+    usual = {"data_parallel": 8, "pipeline_parallel": 2, "zero_stage": 1}
+    return Layout(**usual | {"stages": stages or even_stages(32, 2)} | changed)
+
+
+@pytest.mark.parametrize(
+    ("engine", "layout", "named"),
+    [
+        pytest.param("megatron", _piped(), [], id="all of it"),
+        pytest.param("megatron", _piped(zero_stage=3), ["zero_stage 3 with a pipeline"], id="ZeRO"),
+        pytest.param(
+            "megatron", Layout(data_parallel=8, zero_stage=3, stages=even_stages(32, 1)), [],
+            id="ZeRO-3 without a pipeline",
+        ),
+        pytest.param(
+            "megatron", Layout(data_parallel=8, zero_stage=2, stages=even_stages(32, 1)),
+            ["zero_stage 2"], id="a stage that it lacks",
+        ),
+        pytest.param("megatron", _piped(schedule="zb_h1"), ["schedule zb_h1"], id="schedule"),
+        pytest.param(
+            "megatron", Layout(schedule="zb_h1", stages=even_stages(32, 1)), [],
+            id="one rank has no schedule",
+        ),
+        pytest.param(
+            "megatron", _piped(tensor_parallel=2), ["sequence_parallel False"], id="always on"
+        ),
+        pytest.param("megatron", _piped(tensor_parallel=2, sequence_parallel=True), [], id="on"),
+        pytest.param(
+            "deepspeed", _piped(tensor_parallel=2, sequence_parallel=True),
+            ["sequence_parallel True"], id="never on",
+        ),
+        pytest.param("deepspeed", _piped(expert_parallel=2), ["expert_parallel"], id="experts"),
+        pytest.param("megatron", _piped(expert_parallel=2), [], id="experts that it places"),
+        pytest.param("megatron", _piped(shard_group=4), ["shard_group"], id="hybrid sharding"),
+        pytest.param(
+            "megatron",
+            _piped(even_stages(32, 2, "selective"), selective_modules=("attention",)),
+            ["selective recompute of attention"], id="a set that it does not replay",
+        ),
+        pytest.param("megatron", _piped(even_stages(32, 2, "selective")), [], id="its own"),
+        pytest.param(
+            "megatron", _piped((Stage(16, full_layers=3), Stage(16, full_layers=5))),
+            [MIXED["first"]], id="two numbers of first layers",
+        ),
+        pytest.param(
+            "megatron", _piped((Stage(16, full_layers=3), Stage(16, full_layers=3))), [],
+            id="one number",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_profile_does_not_cover_is_named(
+    engine: str, layout: Layout, named: list[str]
+) -> None:
+    """What a config states all the same is priced, and its price said to be a guess."""
+    said = [f"the profile of {engine} does not cover {each}" for each in named]
+    assert unpriced(layout, load_engine(engine)) == tuple(said)

@@ -211,6 +211,13 @@ def test_tensor_parallelism_splits_the_experts_that_are_not_spread(question: Que
     np.testing.assert_array_equal(found.expert_tensor_parallel, splits)
 
 
+def test_a_pinned_expert_tensor_degree_is_the_only_one(question: Questions) -> None:
+    """Of 1, 2 and 4."""
+    asked = question((0, 1), 16, 16, expert_tensor_parallel="free")
+    pinned = space_of(replace(asked, pins=parse_pins({"expert_tensor_parallel": "2"}))).layouts
+    assert set(pinned.expert_tensor_parallel.tolist()) == {2}
+
+
 def test_an_expert_tensor_degree_divides_the_experts_of_images_too(question: Questions) -> None:
     """4 divides the experts' width of 2,048, and not the 2,046 of those that images have."""
     asked = question((0, 1), 16, 16, expert_tensor_parallel="free")
@@ -242,6 +249,36 @@ def test_one_rank_is_not_chunked(question: Questions) -> None:
         assert [v.virtual_stages for v in space.variants(int(row))] == [1]
 
 
+def test_a_pin_of_chunks_leaves_no_others(question: Questions) -> None:
+    """Of 1F1B and up to four chunks of eight layers on two ranks."""
+    asked = question((0,) * 8, 2, 4, schedules=("1f1b", "interleaved_1f1b"))
+    for text, chunks in (("2", {2}), ("1,4", {1, 4}), ("1..4", {1, 2, 3, 4})):
+        space = space_of(replace(asked, pins=parse_pins({"virtual_stages": text})))
+        rows = np.flatnonzero(space.layouts.pipeline_parallel == 2).tolist()
+        found = {each.virtual_stages for row in rows for each in space.variants(row)}
+        assert found == chunks, text
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        pytest.param("any", {((0, 1, 2), False)}, id="each layer as it likes"),
+        pytest.param(
+            "first", {((0, 2), True), ((1,), False)}, id="the first in full, or all alike"
+        ),
+        pytest.param("alike", {((0,), False), ((1,), False), ((2,), False)}, id="all alike"),
+    ],
+)
+def test_which_layers_recompute_is_the_engines_rule(
+    rule: str, expected: set[tuple[tuple[int, ...], bool]], question: Questions
+) -> None:
+    """Modes that layers mix, and whether those in full are the first of each stage."""
+    asked = question((0,) * 4, 2, 4, recompute_layers=rule, uneven_stages="even")
+    space = space_of(asked)
+    rows = range(len(space.layouts))
+    assert {(each.modes, each.first) for row in rows for each in space.variants(row)} == expected
+
+
 def test_gpipe_stands_back_for_1f1b_where_passes_wait_for_sends(question: Questions) -> None:
     """GPipe then takes 1F1B's time and more memory: it is a variant only where 1F1B is not."""
     hidden = space_of(question((0, 0, 0, 0), 4, 8, schedules=("gpipe", "1f1b")))
@@ -264,6 +301,8 @@ def test_gpipe_stands_back_for_1f1b_where_passes_wait_for_sends(question: Questi
         pytest.param(("even", True), 5, 1, {(1, 2, 2, 2, 1)}, id="(8 + 2) / 5, less the ends"),
         pytest.param(("ends", False), 3, 2, {(1, 1, 2, 1, 1, 2), (1, 2, 1, 1, 2, 1),
                                              (2, 1, 1, 2, 1, 1)}, id="two rounds of a + b + c = 4"),
+        pytest.param(("ends", False), 6, 1, {(1, 1, 1, 1, 1, 3), (2, 1, 1, 1, 1, 2),
+                                             (3, 1, 1, 1, 1, 1)}, id="4 of 1 leave 4 to the ends"),
     ],
 )  # fmt: skip
 def test_engine_splits_by_hand(
