@@ -44,6 +44,7 @@ class Legality(Frozen):
     modules_apart      modules of multi-token prediction, all together, may be on the stage before
                        the last, which then has the heads alone; not on the first pipeline rank.
                        Of engines with `uneven_stages` "ends", whose cuts are listed
+    tied_with_pipeline a model whose head reuses the embedding's weights trains in a pipeline
     zero_with_pipeline ZeRO stages that compose with pipeline parallelism
     zero_with_split_backward
                        those of them that compose with a schedule which computes the gradients of
@@ -101,6 +102,7 @@ class Legality(Frozen):
     precisions: tuple[
         Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4", "mxfp8_experts"], ...
     ]
+    tied_with_pipeline: bool = True
     zero_with_split_backward: tuple[int, ...] | None = None
     recompute_with_split_backward: bool = True
     micro_batches_short_of_pp: int = Field(default=0, ge=0)
