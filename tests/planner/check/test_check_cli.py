@@ -176,11 +176,9 @@ def test_export_then_check(app: typer.Typer, tmp_path: Path, name: str) -> None:
 
 def test_a_module_is_found_from_where_export_was_called(app: typer.Typer, tmp_path: Path) -> None:
     """The command's variables, read by bash, let Python find the module that `--module` names."""
-    plan = tmp_path / "plan.yaml"
+    plan, to = tmp_path / "plan.yaml", tmp_path / "a b"
     write_plan(PLAN, plan)
-    code, out, err = _run(
-        app, "export", str(plan), "--to", "torchtitan", "-o", str(tmp_path / "a b")
-    )
+    code, out, err = _run(app, "export", str(plan), "--to", "torchtitan", "-o", str(to))
     assert code == 0, err
     variables, after = out.splitlines()[-1].split("torchrun", maxsplit=1)
     module = shlex.split(after)[shlex.split(after).index("--module") + 1]
