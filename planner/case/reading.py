@@ -157,6 +157,16 @@ class Recompute:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Saving:
+    """A switch of the file that saves memory and is no part of a layout, and the engine that prices
+    the file with it on.
+    """
+
+    text: str
+    engine: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """One config in our words.
 
@@ -184,6 +194,7 @@ class Reading:
                     words for them: priced as 1 or none, which is said beside the verdict
     left_to_code    degrees that the training code may set, and this file never does: 1, unless the
                     GPUs deny it
+    saving          what the file may say besides, where it does not fit
     others          further cases of the same file, such as the rounds of a loop over a degree
     notes           what the file says that a layout cannot hold, one line each
     """
@@ -210,6 +221,7 @@ class Reading:
     notes: tuple[str, ...] = ()
     unread: tuple[Fact, ...] = ()
     unread_if_accumulated: tuple[Fact, ...] = ()
+    saving: Saving | None = None
     others: tuple["Reading", ...] = ()
 
     def __post_init__(self) -> None:

@@ -29,6 +29,7 @@ from meshplan.planner.case.reading import (
     Fact,
     Reading,
     Recompute,
+    Saving,
     accumulates,
 )
 from meshplan.planner.case.settings import Settings
@@ -43,8 +44,9 @@ WITHOUT, WITH_USERBUFFERS = "megatron", "megatron-bridge"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A config with everything that pricing needs; `notes` say what was assumed or left out, and
-    `assumed` what a verdict depends on and no file says ("": nothing).
+    """A config with everything that pricing needs; `notes` say what was assumed or left out,
+    `assumed` what a verdict depends on and no file says ("": nothing), and `saving` what else the
+    config may say where it does not fit.
     """
 
     model: Model
@@ -54,6 +56,7 @@ class Case:
     engine: Engine
     notes: tuple[str, ...] = ()
     assumed: str = ""
+    saving: Saving | None = None
 
 
 @cache
@@ -110,6 +113,7 @@ def resolve(
         cluster=cluster_named(str(settings.cluster)),
         engine=engine,
         assumed=_assumed(reading, given, model, layout),
+        saving=None if settings.engine else reading.saving,
         notes=(
             *_replaced(given, reading), *_not_taken(asked, given),
             *_other_model(reading, given, model),

@@ -2,7 +2,8 @@
 
 One change at a time, in order of how little it disturbs: a smaller micro-batch, more recompute,
 more sharding, then other degrees on the same GPUs. Of the changes that fit, the fastest: memory
-is asked of every legal change, and time, which costs ten times as much, only of those that fit.
+is asked of every legal change, and time, which costs ten times as much, only of those that fit. A
+switch of the config itself (`Saving`) counts as one.
 Where no single change does, the one that leaves least is made, and the next, until it fits; other
 degrees only where the rest is not enough.
 """
@@ -24,7 +25,7 @@ from meshplan.costmodels.stage_split import (
 from meshplan.costmodels.units import in_runs
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.case.plan_file import Prediction, StageMemory
-from meshplan.planner.case.resolve import Case, check_case
+from meshplan.planner.case.resolve import Case, check_case, engine_named
 from meshplan.planner.space.exchange_choice import with_fastest_kinds
 
 MOST_TIMED = 12  # changes that fit, the least disturbing first: milliseconds each
@@ -61,16 +62,19 @@ Price = Callable[[Case], Quote]
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """One change: what to set, and the layout that results."""
+    """One change: what to set, the layout that results, and the engine that then prices it ("": as
+    before).
+    """
 
     text: str
     layout: Layout
+    engine: str = ""
 
 
 def fix_illegal(case: Case) -> Fix | None:
     """The first single change that every rule accepts."""
     every = chain(_other_kinds(case), changes(case))
-    return next((fix for fix in every if _legal(case, fix.layout)), None)
+    return next((fix for fix in every if _legal(_with(case, fix))), None)
 
 
 def _other_kinds(case: Case) -> Iterator[Fix]:
@@ -116,13 +120,25 @@ def _several(
         fix, quote = min(quotes, key=lambda pair: _peak_bytes(pair[1]), default=(None, None))
         if fix is None or quote is None or _peak_bytes(quote) >= least:
             return None
-        least, here = _peak_bytes(quote), replace(here, layout=fix.layout)
+        least, here = _peak_bytes(quote), _with(here, fix)
         if least <= usable_bytes:
-            return Fix(_difference(case.layout, here.layout), here.layout)
+            return Fix(_difference(case, here), here.layout, here.engine.name)
     return None
 
 
-def _difference(before: Layout, after: Layout) -> str:
+def _with(case: Case, fix: Fix) -> Case:
+    if not fix.engine:
+        return replace(case, layout=fix.layout)
+    return replace(case, layout=fix.layout, engine=engine_named(fix.engine), saving=None)
+
+
+def _difference(before: Case, after: Case) -> str:
+    saving = before.saving.text if before.saving and not after.saving else ""
+    changed = _difference_of_layouts(before.layout, after.layout)
+    return ", ".join(filter(None, [saving, changed]))
+
+
+def _difference_of_layouts(before: Layout, after: Layout) -> str:
     others = tuple(name for name in DEGREES if name not in _FOLLOWING)
     names = ("micro_batch_size", "recompute", "zero_stage", *_FOLLOWING, *others)
     return _changes_of(before, after, names)
@@ -148,13 +164,14 @@ def _quoted(
 ) -> Iterator[tuple[Fix, Quote]]:
     """The legal changes of a case with their memory."""
     for fix in changes_of(case):
-        if _legal(case, fix.layout):
-            yield fix, price(replace(case, layout=fix.layout))
+        changed = _with(case, fix)
+        if _legal(changed):
+            yield fix, price(changed)
 
 
-def _legal(case: Case, layout: Layout) -> bool:
+def _legal(case: Case) -> bool:
     try:
-        check_case(replace(case, layout=layout))
+        check_case(case)
     except InvalidLayout:
         return False
     return True
@@ -183,6 +200,8 @@ def changes(case: Case) -> Iterator[Fix]:
 
 def _memory_changes(case: Case) -> Iterator[Fix]:
     la, rules = case.layout, case.engine.legality
+    if case.saving:
+        yield Fix(case.saving.text, la, case.saving.engine)
     for value in _divisors_below(la.micro_batch_size):
         yield Fix(f"micro_batch_size {value}", replace(la, micro_batch_size=value))
     if la.recompute in ("none", "mixed") and "selective" in rules.recompute:

@@ -208,11 +208,16 @@ def _settings_above(folder: Path) -> Path | None:
 
 
 def _from_here(launch: str, files: Mapping[str, str], folder: Path | None) -> str:
-    """The command with the paths of the files that were written to `folder`."""
+    """The command with the paths of the files that were written to `folder`, which Python looks for
+    those in that are started as modules.
+    """
     if folder is None:
         return launch
     named = re.compile("|".join(rf"(?<![\w./-]){re.escape(name)}(?![\w./-])" for name in files))
-    return named.sub(lambda found: shlex.quote(str(folder / found[0])), launch)
+    command = named.sub(lambda found: shlex.quote(str(folder / found[0])), launch)
+    if any(Path(name).stem in shlex.split(launch) for name in files if name.endswith(".py")):
+        return f"PYTHONPATH={shlex.quote(str(folder))}:$PYTHONPATH {command}"
+    return command
 
 
 def _written(folder: Path, name: str, text: str) -> Path:

@@ -72,6 +72,7 @@ def check_engine(layout: Layout, model: Model, training: Training, engine: Engin
             )
     if la.context_parallel > 1 and not rules.context_parallel:
         raise InvalidLayout(f"{engine.title} has no context_parallel; it must be 1")
+    check_tied(la, model, engine)
     if la.pipeline_parallel > 1:
         _check_pipeline(la, training, engine)
     _check_modules(la, engine)
@@ -154,6 +155,15 @@ def _check_pipeline(la: Layout, training: Training, engine: Engine) -> None:
     if la.schedule == "dualpipe_v" and count < 2 * pp:
         raise InvalidLayout(f"{batch}, fewer than the 2 x {pp} that dualpipe_v needs")
     check_split_backward(la, engine)
+
+
+def check_tied(la: Layout, model: Model, engine: Engine) -> None:
+    """Raise `InvalidLayout` where `engine` cannot cut a model with tied embeddings into stages."""
+    if la.pipeline_parallel > 1 and model.tied and not engine.legality.tied_with_pipeline:
+        raise InvalidLayout(
+            f"pipeline_parallel {la.pipeline_parallel}: the head of {model.name} reuses the "
+            f"embedding's weights, which {engine.title} refuses in a pipeline; use 1"
+        )
 
 
 def check_split_backward(la: Layout, engine: Engine) -> None:

@@ -54,7 +54,7 @@ def degrees(q: Question) -> Iterator[Degrees]:
     batch, g = q.training.global_batch_size, q.cluster.gpus_per_node
     widest = max(g, 16 if q.gpus > batch * g else 8)
     for tp, cp, pp in product(divisors(q.gpus), repeat=3):
-        if q.gpus % (tp * cp * pp) == 0 and _splits(q, tp, cp, widest):
+        if q.gpus % (tp * cp * pp) == 0 and _splits(q, tp, cp, widest) and _cuts(q, pp):
             dp = q.gpus // (tp * cp * pp)
             yield from (each for each in _batches(q, tp, cp, pp, dp) if _pinned(q, each))
 
@@ -68,6 +68,11 @@ def _splits(q: Question, tp: int, cp: int, widest: int) -> bool:
     near = "tensor_parallel" in q.pins.axes or tp <= widest
     can = rules.context_parallel and not q.model.mixed_by and q.training.seq_len % (2 * cp) == 0
     return whole and near and (cp == 1 or can)
+
+
+def _cuts(q: Question, pp: int) -> bool:
+    """Whether the engine has stages of this model at all."""
+    return pp == 1 or q.engine.legality.tied_with_pipeline or not q.model.tied
 
 
 def _batches(q: Question, tp: int, cp: int, pp: int, dp: int) -> Iterator[Degrees]:

@@ -10,6 +10,7 @@ class Trainer:
 
     marks  keys of which a file of this trainer has all of one group
     lists  files of this folder that judge the keys nobody reads
+    liger  its switch of Liger's product with its loss
     states_sharding
            no word of DeepSpeed or FSDP means none; of the others an Accelerate file may say it
     checkpoints
@@ -26,6 +27,7 @@ class Trainer:
     seq_len: str = ""
     micro_batch: str = "per_device_train_batch_size"
     optimizer: str = "optim"
+    liger: str = "use_liger_kernel"
     checkpoints: bool = False
     states_sharding: bool = False
     bf16_weights: bool = False
@@ -47,6 +49,7 @@ TRAINERS = (
         name="llama-factory",
         marks=(frozenset(("model_name_or_path", "stage", "finetuning_type")),),
         lists=("llama_factory_keys.toml", "hf_trainer_keys.toml"), seq_len="cutoff_len",
+        liger="enable_liger_kernel",
     ),
     Trainer(
         name="axolotl",
@@ -54,7 +57,7 @@ TRAINERS = (
                frozenset(("base_model", "pretraining_dataset"))),
         lists=("axolotl_keys.toml", "hf_trainer_keys.toml"), model="base_model",
         seq_len="sequence_len", micro_batch="micro_batch_size", optimizer="optimizer",
-        states_sharding=True, bf16_weights=True,
+        liger="liger_fused_linear_cross_entropy", states_sharding=True, bf16_weights=True,
     ),
     Trainer(
         name="trl", marks=tuple(frozenset(("model_name_or_path", key)) for key in _TRL),

@@ -67,7 +67,7 @@ from meshplan.executor.frameworks.hugging_face.trainer_sharding import (
 )
 from meshplan.executor.frameworks.keys.lists import judged
 from meshplan.hardware_profiles.load_models import in_catalogue
-from meshplan.planner.case.reading import Fact, Reading, Recompute, Start
+from meshplan.planner.case.reading import Fact, Reading, Recompute, Saving, Start
 
 OPTIMIZERS = {
     "adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_hf": "adamw", "adamw": "adamw",
@@ -168,7 +168,7 @@ def read_values(trainer: Trainer, values: Values, near: Nearby, launcher: str) -
         unknown_model=unknown,
         recompute=Recompute("full" if full or sharding.recompute else "none"),
         exposed=sharding.exposed,
-        ignored=values.ignored(), notes=(*notes, *noted),
+        ignored=values.ignored(), notes=(*notes, *noted), saving=_saving(trainer, values, engine),
         unread=(*unread, *more, *not_understood),
     )  # fmt: skip
 
@@ -203,6 +203,14 @@ def _engine_of(trainer: Trainer, values: Values, sharding: Sharding, notes: list
     older = [name for name in _OLDER_TRL if trainer.name == "trl" and name in values.found]
     notes.append(f"{older[0]} is a name of a TRL without chunks: {_AT_ONCE}" if older else _AT_ONCE)
     return sharding.engine
+
+
+def _saving(trainer: Trainer, values: Values, engine: str) -> Saving | None:
+    """Liger's loss, where all logits are there at once and no own loss needs them."""
+    if engine not in _WITH_PIECES or any(values.on(name) for name in _OWN_LOSS):
+        return None
+    switch = f"{trainer.liger} true (the loss in pieces)"
+    return Saving(text=switch, engine=_WITH_PIECES[engine])
 
 
 def _weights_as_loaded(

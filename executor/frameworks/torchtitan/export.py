@@ -50,7 +50,7 @@ from meshplan.planner.case.reading import (
     Exported,
 )
 from meshplan.planner.case.resolve import engine_named
-from meshplan.planner.space.engine_rules import check_split_backward, replays
+from meshplan.planner.space.engine_rules import check_split_backward, check_tied, replays
 
 LATEST: Version = "0.3"
 
@@ -65,7 +65,9 @@ def claims(name: str, text: str) -> bool:
 def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE, version: Version = LATEST) -> Exported:
     """`plan` for torchtitan `version`; raises `InvalidLayout` for what it would train wrongly."""
     answer = answer_of(plan, gpus_per_node)
-    check_split_backward(answer.layout, engine_named("torchtitan"))
+    engine = engine_named("torchtitan")
+    check_split_backward(answer.layout, engine)
+    check_tied(answer.layout, answer.model, engine)
     sections, unsaid = sections_of(answer, version)
     sections["compile"] = {"enable": plan.engine not in UNCOMPILED.values()}
     flavor = MODELS.get(plan.model.name)

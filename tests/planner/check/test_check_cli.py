@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -159,8 +160,9 @@ def test_export_then_check(app: typer.Typer, tmp_path: Path, name: str) -> None:
     write_plan(PLAN.model_copy(update={"layout": replace(PLAN.layout, zero_stage=stage)}), plan)
     code, out, err = _run(app, "export", str(plan), "--to", name, "-o", str(tmp_path / "run"))
     assert code == 0, err
-    assert out.splitlines()[-1].split()[0] in ("bash", "torchrun", "accelerate", "CUDA_DEVICE_MAX_"
-                                               "CONNECTIONS=1")  # fmt: skip
+    words = shlex.split(out.splitlines()[-1])
+    program = next(word for word in words if "=" not in word)  # behind variables
+    assert program in ("bash", "torchrun", "accelerate")
     first = Path(out.splitlines()[0])
     assert first.is_file()
     words = ("--gpus", "8", "--model", "llama-3.1-8b", "--seq-len", "4k",
@@ -170,6 +172,20 @@ def test_export_then_check(app: typer.Typer, tmp_path: Path, name: str) -> None:
     (finding,) = json.loads(out)["findings"]
     assert finding["framework"] == name.split("-0")[0]
     assert finding["verdict"] in ("fits", "does not fit"), finding
+
+
+def test_a_module_is_found_from_where_export_was_called(app: typer.Typer, tmp_path: Path) -> None:
+    """The command's variables, read by bash, let Python find the module that `--module` names."""
+    plan, to = tmp_path / "plan.yaml", tmp_path / "a b"
+    write_plan(PLAN, plan)
+    code, out, err = _run(app, "export", str(plan), "--to", "torchtitan", "-o", str(to))
+    assert code == 0, err
+    variables, after = out.splitlines()[-1].split("torchrun", maxsplit=1)
+    module = shlex.split(after)[shlex.split(after).index("--module") + 1]
+    look = f"import importlib.util as i; print(i.find_spec({module!r}).origin)"
+    run = ["bash", "-c", f"{variables} {shlex.quote(sys.executable)} -c {shlex.quote(look)}"]
+    found = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert Path(found.stdout.strip()) == to / "meshplan_config.py"
 
 
 @pytest.mark.parametrize(("name", "file"), [("megatron", "train.sh"), ("nanotron", "nanotron.yaml"),

@@ -1,4 +1,6 @@
-"""Schedules that compute the gradients of inputs and of weights apart, by engine."""
+"""Schedules that compute the gradients of inputs and of weights apart, and pipelines of models with
+tied embeddings, by engine.
+"""
 
 import re
 from dataclasses import replace
@@ -6,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from random_plans import plan_of
 
 from meshplan.costmodels.layout import MODES, InvalidLayout, Layout, Schedule, Stage, even_stages
 from meshplan.costmodels.model.hf_config import model_from_config
+from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
 from meshplan.costmodels.training import Training
+from meshplan.executor.frameworks import exporter_named
 from meshplan.hardware_profiles.engines import engine_names, load_engine
 from meshplan.hardware_profiles.load_models import load_model_config
 from meshplan.planner.case.settings import Settings
@@ -204,3 +209,39 @@ def test_what_a_profile_does_not_cover_is_named(
     """What a config states all the same is priced, and its price said to be a guess."""
     said = [f"the profile of {engine} does not cover {each}" for each in named]
     assert unpriced(layout, load_engine(engine)) == tuple(said)
+
+
+TIED = model_from_config(load_model_config("qwen3-1.7b"), "qwen3-1.7b")
+SPLIT = Layout(
+    data_parallel=2, pipeline_parallel=2, zero_stage=2, stages=even_stages(28, 2, "none")
+)
+
+
+@pytest.mark.parametrize(
+    ("engine", "model", "legal"),
+    [
+        ("torchtitan", TIED, False),  # "Weight tying is not supported with Pipeline Parallel"
+        ("torchtitan-0.2", TIED, False),
+        ("automodel", TIED, False),  # validate_hf_model_for_pipeline_support
+        ("torchtitan", replace(TIED, tied=False), True),
+        ("megatron", TIED, True),  # keeps a copy on the last stage
+        ("nanotron", TIED, True),
+    ],
+)
+def test_tied_embeddings_in_a_pipeline(engine: str, model: Model, *, legal: bool) -> None:
+    """Both what `check` refuses and what a plan chooses from."""
+    rules = load_engine(engine)
+    space = enumerate_space(model, TRAINING, 4, rules, parse_pins({}), 8)
+    assert bool((space.layouts.pipeline_parallel > 1).any()) == legal
+    if legal:
+        check_engine(SPLIT, model, TRAINING, rules)
+    else:
+        with pytest.raises(InvalidLayout, match=r"^pipeline_parallel 2: .* refuses .*; use 1"):
+            check_engine(SPLIT, model, TRAINING, rules)
+
+
+def test_torchtitan_is_handed_no_tied_pipeline() -> None:
+    """A plan of an engine that trains it, as torchtitan's file would refuse it."""
+    plan = plan_of("qwen3-1.7b", replace(SPLIT, zero_stage=1), TRAINING)
+    with pytest.raises(InvalidLayout, match="refuses in a pipeline"):
+        exporter_named("torchtitan")(plan, 4)
