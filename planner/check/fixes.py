@@ -164,6 +164,7 @@ def changes(case: Case) -> Iterator[Fix]:
         for value in _nearby(getattr(case.layout, axis)):
             changed = _with_degree(case, axis, value)
             if changed is not None:
+                changed = _as_experts_are_split(case, changed)
                 yield Fix(_described(case, axis, changed), changed)
     value = case.layout.virtual_stages
     if value > 1:
@@ -262,6 +263,16 @@ def _with_degree(case: Case, axis: str, value: int) -> Layout | None:
         stages=_restaged(case, value, la.virtual_stages if value > 1 else 1),
         modules_apart=False,
     )
+
+
+def _as_experts_are_split(case: Case, after: Layout) -> Layout:
+    """Where tensor parallelism splits the experts that are not spread (`Legality`), no others."""
+    if case.engine.legality.expert_tensor_parallel != "without_ep" or not case.model.is_moe:
+        return after
+    if after.expert_parallel == 1:
+        return replace(after, expert_tensor_parallel=after.tensor_parallel)
+    spread = case.layout.expert_parallel > 1
+    return after if spread else replace(after, expert_tensor_parallel=1)
 
 
 def _restaged(case: Case, pp: int, vpp: int) -> tuple[Stage, ...]:

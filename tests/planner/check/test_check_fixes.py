@@ -19,10 +19,11 @@ from hand_priced import (
 from random_plans import CLUSTER
 
 from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.hardware_profiles.engines import load_engine
 from meshplan.planner.answer.answer import plan_of, solve
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.case.plan_file import Prediction, write_plan
-from meshplan.planner.case.resolve import Case
+from meshplan.planner.case.resolve import Case, model_named
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.check.check import check_paths
 from meshplan.planner.check.fixes import Fix, Quote, _with_degree, changes
@@ -207,3 +208,34 @@ def test_another_pipeline_keeps_its_schedule(
     assert (found.schedule, found.virtual_stages) == (schedule, chunks)
     assert tuple(stage.layers for stage in found.stages) == stages
     assert (found.world_size, found.data_parallel) == (64, 16 // ranks)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "splits"),
+    [
+        pytest.param((1, 1, 1), {"tp2": 2, "tp4": 4, "ep2": 1}, id="no tensor parallelism yet"),
+        pytest.param((2, 1, 2), {"tp4": 4, "tp1": 1, "ep2": 1, "ep4": 1}, id="experts are split"),
+        pytest.param((2, 2, 1), {"tp4": 1, "ep1": 2, "ep4": 1}, id="experts are spread"),
+    ],
+)
+def test_torchtitan_splits_experts_that_are_not_spread(
+    degrees: tuple[int, int, int], splits: dict[str, int]
+) -> None:
+    """By all ranks of tensor parallelism, also in a layout that one change leads to."""
+    tp, ep, etp = degrees
+    moe = Layout(
+        data_parallel=16 // tp, tensor_parallel=tp, expert_parallel=ep, expert_tensor_parallel=etp,
+        sequence_parallel=tp > 1, zero_stage=3, stages=even_stages(48, 1),
+    )  # fmt: skip
+    case = replace(
+        a_case(LAYOUT), layout=moe, model=model_named("qwen3-30b-a3b"),
+        engine=load_engine("torchtitan"),
+    )  # fmt: skip
+    found = {}
+    for fix in changes(case):
+        la = fix.layout
+        if la.tensor_parallel != tp:
+            found[f"tp{la.tensor_parallel}"] = la.expert_tensor_parallel
+        if la.expert_parallel != ep:
+            found[f"ep{la.expert_parallel}"] = la.expert_tensor_parallel
+    assert found.items() >= splits.items()
