@@ -266,13 +266,12 @@ def _with_degree(case: Case, axis: str, value: int) -> Layout | None:
 
 
 def _as_experts_are_split(case: Case, after: Layout) -> Layout:
-    """Where tensor parallelism splits the experts that are not spread (`Legality`), no others."""
-    if case.engine.legality.expert_tensor_parallel != "without_ep" or not case.model.is_moe:
+    """As the engine splits them: what spreads experts that it split no longer splits them."""
+    if not case.model.is_moe:
         return after
-    if after.expert_parallel == 1:
-        return replace(after, expert_tensor_parallel=after.tensor_parallel)
-    spread = case.layout.expert_parallel > 1
-    return after if spread else replace(after, expert_tensor_parallel=1)
+    split, tp = case.engine.legality.experts_split_by, after.tensor_parallel
+    chosen = 1 if split(tp, case.layout.expert_parallel, 0) else after.expert_tensor_parallel
+    return replace(after, expert_tensor_parallel=split(tp, after.expert_parallel, chosen))
 
 
 def _restaged(case: Case, pp: int, vpp: int) -> tuple[Stage, ...]:
