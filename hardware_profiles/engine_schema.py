@@ -136,6 +136,11 @@ class Legality(Frozen):
             raise ValueError('recompute_layers "first" is searched in listed cuts, not in any')
         return self
 
+    def experts_split_by(self, tensor_parallel: int, expert_parallel: int, chosen: int) -> int:
+        """Ranks that split each expert; as `chosen` where the engine leaves that open."""
+        splits = self.expert_tensor_parallel == "without_ep" and expert_parallel == 1
+        return tensor_parallel if splits else chosen
+
 
 class State(Frozen):
     """Bytes that the engine keeps per parameter, and how ZeRO shards them.

@@ -183,7 +183,7 @@ def changes(case: Case) -> Iterator[Fix]:
     for axis in ("tensor_parallel", "context_parallel", "pipeline_parallel", "expert_parallel"):
         for value in _nearby(getattr(case.layout, axis)):
             changed = _with_degree(case, axis, value)
-            changed = changed and _with_kinds(case, changed)
+            changed = changed and _with_kinds(case, _as_experts_are_split(case, changed))
             if changed is not None:
                 yield Fix(_described(case, axis, changed), changed)
     value = case.layout.virtual_stages
@@ -288,18 +288,18 @@ def _with_degree(case: Case, axis: str, value: int) -> Layout | None:
 
 
 def _with_kinds(case: Case, layout: Layout) -> Layout | None:
-    """`layout` with the fastest kinds of the exchanges that it leaves open, which a new degree may
-    bring; None where none of the engine's splits the heads, or the layout is illegal anyway.
+    """`layout` with the fastest kinds of the exchanges that a new degree brings, unless it is
+    illegal anyway; None where none of the engine's splits the heads.
     """
-    la, rules = layout, case.engine.legality
-    keys = la.context_parallel > 1 and not la.context_kind and rules.context_kinds
-    tokens = la.expert_parallel > 1 and not la.dispatcher and rules.dispatchers
+    la, was, rules = layout, case.layout, case.engine.legality
+    keys = la.context_parallel > was.context_parallel == 1 and rules.context_kinds
+    tokens = la.expert_parallel > was.expert_parallel == 1 and rules.dispatchers
     if not keys and not tokens:
         return layout
     try:
         check_layout(layout, case.model, case.training)
     except InvalidLayout:
-        return None
+        return layout
     setting = Setting.fitted(case.model, case.training, case.cluster, case.engine)
     found = with_fastest_kinds(layout, setting)
     if keys and not found.context_kind:
@@ -309,6 +309,13 @@ def _with_kinds(case: Case, layout: Layout) -> Layout | None:
         context_kind=found.context_kind if keys else la.context_kind,
         dispatcher=found.dispatcher if tokens else la.dispatcher,
     )
+def _as_experts_are_split(case: Case, after: Layout) -> Layout:
+    """As the engine splits them: what spreads experts that it split no longer splits them."""
+    if not case.model.is_moe:
+        return after
+    split, tp = case.engine.legality.experts_split_by, after.tensor_parallel
+    chosen = 1 if split(tp, case.layout.expert_parallel, 0) else after.expert_tensor_parallel
+    return replace(after, expert_tensor_parallel=split(tp, after.expert_parallel, chosen))
 
 
 def _restaged(case: Case, pp: int, vpp: int) -> tuple[Stage, ...]:

@@ -41,6 +41,9 @@ def case_of_choice(asked: Asked, choice: SliderLayout) -> Case:
         "sequence_parallel": choice.tensor_parallel > 1
         and q.engine.legality.sequence_parallel != "never",
     }
+    facts["expert_tensor_parallel"] = q.engine.legality.experts_split_by(
+        choice.tensor_parallel, choice.expert_parallel, choice.expert_tensor_parallel
+    )
     if choice.schedule:
         facts["schedule"] = choice.schedule
     reading = Reading(

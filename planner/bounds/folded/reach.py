@@ -145,15 +145,9 @@ def _first_below(falls: Floats, left: Floats) -> Ints:
     """[line, row, way] the first place at which what falls along places [line, row, place] is not
     above what is left [line, row, way]; beyond all places where it is at none.
     """
-    flat, asked = falls.reshape(-1, falls.shape[2]), left.reshape(-1, left.shape[2])
-    span = float(flat[:, 0].max() - flat[:, -1].min()) + 1.0
-    low = flat[:, -1:]
-    apart = 2 * span * np.arange(len(flat))[:, None]
-    rises = (flat[:, ::-1] - low + apart).reshape(-1)
-    asked = np.clip(asked - low, -span / 2, span) + apart
-    number = np.searchsorted(rises, asked.reshape(-1), side="right").reshape(asked.shape)
-    number -= np.arange(len(flat))[:, None] * falls.shape[2]  # places at which it is not above
-    found: Ints = (falls.shape[2] - number).reshape(left.shape)
+    found = np.empty(left.shape, np.int64)
+    for at in np.ndindex(left.shape[:2]):
+        found[at] = falls.shape[2] - np.searchsorted(falls[at][::-1], left[at], side="right")
     return found
 
 

@@ -37,18 +37,19 @@ def chains(seed: int, *, in_order: bool) -> Floats:
     return found
 
 
-def folded_of(every: Floats, fewest: int) -> FoldedCuts:
-    """What `reaches` asks of a layout with these chains and room for them alone."""
+def folded_of(every: Floats, fewest: int, times: tuple[float, ...] = (1.0,)) -> FoldedCuts:
+    """What `reaches` asks of layouts with so many times these chains, and room for them alone."""
 
     def terms(rank: int) -> Terms:
         until = np.pad(every[rank].cumsum(axis=2), [(0, 0), (0, 0), (1, 0)])[:, :, None]
-        none = np.zeros((0, 4, 1, LAYERS + 1))
+        until = until * np.array(times)[:, None]
+        none = np.zeros((0, 4, len(times), LAYERS + 1))
         at = until[:, :-1] - until[:, 1:]
         return Terms(until[:, -1, :, -1], at, none[:, 0, :, 0], none)
 
     found = SimpleNamespace(
-        layers=LAYERS, ranks=RANKS, fewest=np.full(2 * RANKS, fewest), runs=np.ones(1, bool),
-        terms=terms, work=0,
+        layers=LAYERS, ranks=RANKS, fewest=np.full(2 * RANKS, fewest),
+        runs=np.ones(len(times), bool), terms=terms, work=0,
     )  # fmt: skip
     return cast(FoldedCuts, found)
 
@@ -88,6 +89,16 @@ def test_chains_of_random_layers(seed: int, in_order: bool, fewest: int, lines: 
     assert reaches(folded_of(every, fewest), least * (1 + 1e-7), most)[0]
     if in_order and not fewest and lines == 1:
         assert not reaches(folded_of(every, fewest), least * (1 - 1e-7), most)[0]
+
+
+@pytest.mark.parametrize("part", [1 - 1e-7, 1 + 1e-7])
+def test_what_others_take_says_nothing_of_a_layout(part: float) -> None:
+    """Beside layouts that take 1e10 times as long, whose sums have no such digits."""
+    every = chains(0, in_order=True)[:, :1]
+    folded = folded_of(every, 0, (1e10, 1.0, 1e10, 1.0))
+    limit_s = min(longest_of_every_cut(every, 0)) * part
+    found = reaches(folded, limit_s, np.full((4, RANKS), float(LAYERS)))
+    assert found.tolist() == [False, part > 1, False, part > 1]
 
 
 def slowed(seed: int, times: int) -> Iterator[Played]:

@@ -21,11 +21,12 @@ from random_plans import CLUSTER
 from random_plans import plan_of as small_plan_of
 
 from meshplan.costmodels.layout import CONTEXT_KINDS, Layout, even_stages
+from meshplan.hardware_profiles.engines import load_engine
 from meshplan.planner.answer.answer import case_at, plan_of, solve
 from meshplan.planner.answer.explain import priced
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.case.plan_file import Prediction, write_plan
-from meshplan.planner.case.resolve import Case
+from meshplan.planner.case.resolve import Case, model_named
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.check.check import case_of, check_paths
 from meshplan.planner.check.fixes import Fix, Quote, _with_degree, changes, fix_illegal
@@ -93,7 +94,8 @@ SHARDED = Layout(data_parallel=4, context_parallel=16, stages=even_stages(80, 1)
                 "recompute selective of mlp", "recompute full",
                 "tensor_parallel 8 (data_parallel 4)", "tensor_parallel 2 (data_parallel 16)",
                 "tensor_parallel 1 (data_parallel 32), sequence_parallel false",
-                "context_parallel 2 (data_parallel 4)", "context_parallel 4 (data_parallel 2)",
+                "context_parallel 2 (data_parallel 4), context_kind ring",
+                "context_parallel 4 (data_parallel 2), context_kind ring",
                 "pipeline_parallel 4 (data_parallel 4)", "pipeline_parallel 1 (data_parallel 16)",
                 "pipeline_parallel 8 (data_parallel 2)",
                 "expert_parallel 2", "expert_parallel 4",
@@ -329,61 +331,32 @@ def _context_fixes(model: str) -> dict[int, Fix]:
     return {f.layout.context_parallel: f for f in found if f.text.startswith("context_parallel")}
 
 
-FACTORY = """model_name_or_path: Qwen/Qwen3-14B
-stage: sft
-finetuning_type: full
-deepspeed: examples/deepspeed/ds_z3_config.json
-cutoff_len: 8192
-per_device_train_batch_size: 2
-gradient_accumulation_steps: 4
-bf16: true
-"""
-AXOLOTL = """base_model: Qwen/Qwen3-14B
-datasets: [{path: mine, type: alpaca}]
-deepspeed: deepspeed_configs/zero3.json
-sequence_len: 8192
-micro_batch_size: 2
-gradient_accumulation_steps: 4
-gradient_checkpointing: true
-bf16: true
-optimizer: adamw_torch_fused
-"""
-ON_16_A100 = Settings(cluster="aws-p4d", gpus=16)
-
-
 @pytest.mark.parametrize(
-    ("text", "switch"),
-    [(FACTORY, "enable_liger_kernel"), (AXOLOTL, "liger_fused_linear_cross_entropy")],
+    ("degrees", "splits"),
+    [
+        pytest.param((1, 1, 1), {"tp2": 2, "tp4": 4, "ep2": 1}, id="no tensor parallelism yet"),
+        pytest.param((2, 1, 2), {"tp4": 4, "tp1": 1, "ep2": 1, "ep4": 1}, id="experts are split"),
+        pytest.param((2, 2, 1), {"tp4": 1, "ep1": 2, "ep4": 1}, id="experts are spread"),
+    ],
 )
-def test_a_trainer_is_offered_ligers_loss(text: str, switch: str, tmp_path: Path) -> None:
-    """The file as the fix says fits: 2 x 8,192 x 151,936 logits of 14 bytes are 32 GiB of 40."""
-    file = tmp_path / "sft.yaml"
-    file.write_text(text)
-    (found,) = check_paths([file], tools(), ON_16_A100)
-    assert (found.verdict, found.fix) == ("does not fit", f"{switch} true (the loss in pieces)")
-    file.write_text(f"{text}{switch}: true\n")
-    (mended,) = check_paths([file], tools(), ON_16_A100)
-    assert mended.verdict == "fits"
-
-
-def test_ligers_loss_beside_a_smaller_micro_batch(tmp_path: Path) -> None:
-    """Where neither fits alone, both are named; made together they fit."""
-    file = tmp_path / "sft.yaml"
-    text = FACTORY.replace("8192", "20480")
-    file.write_text(text)
-    (found,) = check_paths([file], tools(), ON_16_A100)
-    assert found.fix == "enable_liger_kernel true (the loss in pieces), micro_batch_size 1"
-    smaller = text.replace("size: 2", "size: 1").replace("steps: 4", "steps: 8")
-    file.write_text(f"{smaller}enable_liger_kernel: true\n")
-    (mended,) = check_paths([file], tools(), ON_16_A100)
-    assert mended.verdict == "fits"
-
-
-@pytest.mark.parametrize("more", ["use_dft_loss: true\n", "enable_liger_kernel: true\n"])
-def test_ligers_loss_is_not_offered_where_it_saves_nothing(more: str, tmp_path: Path) -> None:
-    """Beside a loss of the trainer's own, which needs all logits, and where it is on."""
-    file = tmp_path / "sft.yaml"
-    file.write_text(FACTORY.replace("8192", "32768") + more)
-    (found,) = check_paths([file], tools(), ON_16_A100)
-    assert found.verdict == "does not fit"
-    assert "liger" not in (found.fix or "")
+def test_torchtitan_splits_experts_that_are_not_spread(
+    degrees: tuple[int, int, int], splits: dict[str, int]
+) -> None:
+    """By all ranks of tensor parallelism, also in a layout that one change leads to."""
+    tp, ep, etp = degrees
+    moe = Layout(
+        data_parallel=16 // tp, tensor_parallel=tp, expert_parallel=ep, expert_tensor_parallel=etp,
+        sequence_parallel=tp > 1, zero_stage=3, stages=even_stages(48, 1),
+    )  # fmt: skip
+    case = replace(
+        a_case(LAYOUT), layout=moe, model=model_named("qwen3-30b-a3b"),
+        engine=load_engine("torchtitan"),
+    )  # fmt: skip
+    found = {}
+    for fix in changes(case):
+        la = fix.layout
+        if la.tensor_parallel != tp:
+            found[f"tp{la.tensor_parallel}"] = la.expert_tensor_parallel
+        if la.expert_parallel != ep:
+            found[f"ep{la.expert_parallel}"] = la.expert_tensor_parallel
+    assert found.items() >= splits.items()

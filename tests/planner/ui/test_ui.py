@@ -80,6 +80,17 @@ def test_runner_up_prices_as_in_the_plan(client: TestClient) -> None:
         assert priced["prediction"]["step_time_s"] == planned["step_time_s"]
 
 
+@pytest.mark.parametrize(("experts_on", "splits"), [(1, 2), (2, 1)])
+def test_the_engine_says_which_ranks_split_experts(
+    client: TestClient, experts_on: int, splits: int
+) -> None:
+    """torchtitan's tensor parallelism splits those that are not spread, whatever is chosen."""
+    job = JOB | {"model": "qwen3-30b-a3b", "engine": "torchtitan"}
+    choice = {"tensor_parallel": 2, "expert_parallel": experts_on, "zero_stage": 3}
+    shown = asked(client, "/api/price", job=job, choice=choice)
+    assert shown["layout"].get("expert_tensor_parallel", 1) == splits
+
+
 def test_parts_add_up_to_the_step(client: TestClient) -> None:
     """The parts that are drawn are the whole step."""
     shown = asked(client, "/api/price", choice={"pipeline_parallel": 2})
