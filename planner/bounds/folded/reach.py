@@ -26,7 +26,8 @@ from meshplan.planner.bounds.simulated import SAFETY
 NEAR = 1e-9  # of a limit: what sums may differ by rounding
 HALVINGS = 1  # between a known bound and the limit
 AT_ONCE = 1_000_000  # sums that are looked at together
-LIKELY = ((1.0, 1.0), (1.5, 0.5), (0.5, 1.5))  # times the even layers of a rank's chunks
+LIKELY = tuple((1.0, first, 1.0, 2.0 - first, 1.0) for first in (1.0, 1.5, 0.5))  # as `UNEVEN`
+TERMS = 13_000  # ways that take as long as a rank's chains, and as those of each layout: 90 us
 SUM = 12  # ways (`planner.bounds.folded.cuts`) that take as long as a sum: some 70 ns
 
 
@@ -41,7 +42,7 @@ class _Chains(NamedTuple):
     def binding(self, rank: tuple[int, int]) -> Ints:
         """Which leave least to some layout in some `LIKELY` cut, by a rank of so many."""
         layers, (before, ranks), found = self.at.shape[3] - 1, rank, set[int]()
-        for first, second in LIKELY:
+        for _, first, _, second, _ in LIKELY:
             parts = np.array([before, before + first, 2 * ranks - before - second])
             places = np.rint(
                 [*parts * layers / (2 * ranks), layers - parts[0] * layers / (2 * ranks)]
@@ -121,6 +122,7 @@ class Reach:
         if rank in self._binding:
             return _chains(self._binding[rank], limits_s, rows)
         terms = self.folded.terms(rank)
+        self.folded.work += TERMS * (1 + len(self.folded.runs))
         chains, times = _chains(terms, limits_s, rows), len(terms.fixed)
         lines = chains.binding((rank, self.folded.ranks))
         seconds, kib = lines[lines < times], lines[lines >= times] - times

@@ -6,7 +6,8 @@ import numpy as np
 
 from meshplan.costmodels.layouts import Floats
 from meshplan.planner.bounds.folded.cuts import FoldedCuts
-from meshplan.planner.bounds.folded.reach import Reach
+from meshplan.planner.bounds.folded.reach import LIKELY, Reach
+from meshplan.planner.bounds.free_cuts import FreeCuts
 from meshplan.planner.cuts.folded_bound import FOLD, WAYS
 from meshplan.planner.search.simulation.alike_layouts import Alike
 from meshplan.planner.search.simulation.listed_layouts import ListedLayouts
@@ -24,17 +25,19 @@ def fold(layouts: ListedLayouts, alike: Alike, aim_s: float) -> int:
     for bounds_s in (_reach_s, _ways_s):
         some = some[alike.bounds[some] < aim_s]
         if len(some):
-            folded = FoldedCuts(layouts.cuts(alike.variant, alike.rows[some]))
-            alike.bounds[some] = bounds_s(folded, alike.bounds[some], aim_s, alike.most[some])
-            work += FOLD * alike.shape[1] * (1 + len(some)) + folded.work // WAYS
+            cuts, known_s = layouts.cuts(alike.variant, alike.rows[some]), alike.bounds[some]
+            alike.bounds[some], ways = bounds_s(cuts, known_s, aim_s, alike.most[some])
+            work += ways // WAYS
     alike.changed()
     return work
 
 
-def _reach_s(folded: FoldedCuts, known_s: Floats, aim_s: float, most: Floats) -> Floats:
-    return Reach(folded).bounds_s(known_s, aim_s, most)
+def _reach_s(cuts: FreeCuts, known_s: Floats, aim_s: float, most: Floats) -> tuple[Floats, int]:
+    folded = FoldedCuts(cuts, LIKELY)
+    return Reach(folded).bounds_s(known_s, aim_s, most), folded.work
 
 
-def _ways_s(folded: FoldedCuts, known_s: Floats, aim_s: float, most: Floats) -> Floats:
-    found: Floats = np.maximum(folded.bounds_s(aim_s, most), known_s)
-    return found
+def _ways_s(cuts: FreeCuts, known_s: Floats, aim_s: float, most: Floats) -> tuple[Floats, int]:
+    folded = FoldedCuts(cuts)
+    found = np.maximum(folded.bounds_s(aim_s, most), known_s)
+    return found, folded.work + FOLD * WAYS * folded.ranks * (1 + len(most))
