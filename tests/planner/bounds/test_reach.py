@@ -21,7 +21,7 @@ from small_cuts import small_question
 from meshplan.costmodels.layouts import Floats
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.folded.cuts import FoldedCuts, Terms
-from meshplan.planner.bounds.folded.reach import HALVINGS, Reach
+from meshplan.planner.bounds.folded.reach import HALVINGS, LIKELY, Reach
 
 RANKS, LAYERS, LINES = 3, 6, 2
 PARTS = 5  # of the model: before, on and between the chunks of a rank, and behind
@@ -129,10 +129,10 @@ def test_no_cut_is_faster_than_what_is_not_reached(times: int) -> None:
                 most = cuts.most_layers(np.full(1, limit_s))
                 bound_s = FoldedCuts(cuts).bounds_s(limit_s, most)[0]
                 have_none += bound_s >= limit_s
-                if not Reach(FoldedCuts(cuts)).reaches(np.full(1, limit_s), most)[0]:
+                if not Reach(FoldedCuts(cuts, LIKELY)).reaches(np.full(1, limit_s), most)[0]:
                     assert least_s >= limit_s, seed
                     assert bound_s >= limit_s, seed
                     refused += 1
-                low_s = Reach(FoldedCuts(cuts)).bounds_s(np.zeros(1), limit_s, most)[0]
+                low_s = Reach(FoldedCuts(cuts, LIKELY)).bounds_s(np.zeros(1), limit_s, most)[0]
                 assert low_s <= least_s, seed
     assert refused > have_none / 2 > 1
