@@ -309,6 +309,8 @@ def _with_kinds(case: Case, layout: Layout) -> Layout | None:
         context_kind=found.context_kind if keys else la.context_kind,
         dispatcher=found.dispatcher if tokens else la.dispatcher,
     )
+
+
 def _as_experts_are_split(case: Case, after: Layout) -> Layout:
     """As the engine splits them: what spreads experts that it split no longer splits them."""
     if not case.model.is_moe:

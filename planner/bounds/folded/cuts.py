@@ -27,7 +27,8 @@ from meshplan.planner.bounds.free_cuts import FreeCuts, MeanOfRows
 from meshplan.planner.bounds.simulated import SAFETY
 
 COVERS = 2  # of a rank that are priced: its fullest moment, and a mean of all
-UNEVEN = tuple(
+Times = tuple[float, float, float, float, float]
+UNEVEN: tuple[Times, ...] = tuple(
     (a, b, c, d, a if even else 1.5 - a)
     for a, b, c, d in product((0.5, 1.0), repeat=4)
     for even in (True, False)
@@ -83,12 +84,12 @@ class Terms(NamedTuple):
 
 
 class FoldedCuts:
-    """The cuts of layouts of one V shape."""
+    """The cuts of layouts of one V shape, by chains that are the longest of some `likely` cut."""
 
     asked_again = False  # whether `bounds_s` is, below other limits
 
-    def __init__(self, cuts: FreeCuts) -> None:
-        same, self.cuts = cuts.same, cuts
+    def __init__(self, cuts: FreeCuts, likely: Sequence[Times] = UNEVEN) -> None:
+        same, self.cuts, self._likely = cuts.same, cuts, likely
         self.ranks, self.layers = same.pp, len(same.pattern)
         place = {kind: at for at, kind in enumerate(cuts.kinds)}
         self._kind_at = np.array([place[kind] for kind in same.pattern])
@@ -315,16 +316,14 @@ class FoldedCuts:
         return every_fixed, every
 
     def _longest_of(self, parts: Floats, fixed: Floats, rank: int) -> Ints:
-        """The lines that are the longest of some layout, of an even cut or of one that has half as
-        many layers on some of the chunks.
-        """
+        """The lines that are the longest of some layout in some likely cut."""
         around = self.ranks - 1 - rank
         lengths = np.array([rank, 1, 2 * around, 1, rank]) * self.layers / (2 * self.ranks)
         kinds = np.bincount(self._kind_at) / self.layers
         runs = parts if self.runs.all() else np.where(self.runs[:, None], parts, 0.0)
         of_part = runs @ kinds * lengths[:, None]  # [line, part, row]
         found = set[int]()
-        for uneven in UNEVEN:
+        for uneven in self._likely:
             times = np.array(uneven) / (lengths @ uneven / self.layers)
             found |= set((np.einsum("lpr,p->lr", of_part, times) + fixed).argmax(axis=0).tolist())
         return np.array(sorted(found))

@@ -24,8 +24,10 @@ from meshplan.planner.bounds.folded.cuts import KIB, FoldedCuts, Terms
 from meshplan.planner.bounds.simulated import SAFETY
 
 NEAR = 1e-9  # of a limit: what sums may differ by rounding
+HALVINGS = 1  # between a known bound and the limit
 AT_ONCE = 1_000_000  # sums that are looked at together
-LIKELY = ((1.0, 1.0), (1.5, 0.5), (0.5, 1.5))  # times the even layers of a rank's chunks
+LIKELY = tuple((1.0, first, 1.0, 2.0 - first, 1.0) for first in (1.0, 1.5, 0.5))  # as `UNEVEN`
+TERMS = 13_000  # ways that take as long as a rank's chains, and as those of each layout: 90 us
 SUM = 12  # ways (`planner.bounds.folded.cuts`) that take as long as a sum: some 70 ns
 
 
@@ -37,10 +39,10 @@ class _Chains(NamedTuple):
     room: Floats
     at: Floats
 
-    def binding(self, rank: tuple[int, int]) -> "_Chains":
-        """Those that leave least to some layout in some `LIKELY` cut, by a rank of so many."""
+    def binding(self, rank: tuple[int, int]) -> Ints:
+        """Which leave least to some layout in some `LIKELY` cut, by a rank of so many."""
         layers, (before, ranks), found = self.at.shape[3] - 1, rank, set[int]()
-        for first, second in LIKELY:
+        for _, first, _, second, _ in LIKELY:
             parts = np.array([before, before + first, 2 * ranks - before - second])
             places = np.rint(
                 [*parts * layers / (2 * ranks), layers - parts[0] * layers / (2 * ranks)]
@@ -49,12 +51,11 @@ class _Chains(NamedTuple):
             for end, place in zip(self.at, places.astype(int).tolist(), strict=True):
                 left -= end[:, :, place]
             found |= set(left.argmin(axis=0).tolist())
-        some = np.array(sorted(found))
-        return _Chains(self.room[some], self.at[:, some])
+        return np.array(sorted(found))
 
-    def of(self, rows: Ints) -> "_Chains":
-        """Those of some rows."""
-        return _Chains(self.room[:, rows], self.at[:, :, rows])
+    def few(self, lines: Ints) -> "_Chains":
+        """Some of them."""
+        return _Chains(self.room[lines], self.at[:, lines])
 
 
 class _Ways(NamedTuple):
@@ -71,29 +72,64 @@ class _Ways(NamedTuple):
     fewest: int
 
 
-def reaches(folded: FoldedCuts, limit_s: float, most: Floats) -> Bools:
-    """[row] whether all layers are held below a limit by ranks that hold the `most` layers at most,
-    [row, rank].
-    """
-    layers, ranks = folded.layers, folded.ranks
-    begins = np.full((len(most), layers + 1), layers + 1.0)  # [row, A] where what is behind begins
-    begins[:, 0] = layers
-    for rank in range(ranks):
-        some = np.flatnonzero((begins <= layers).any(axis=1))
-        if not len(some):
-            break
-        within = int(folded.fewest[rank + 1 : 2 * ranks - 1 - rank].sum())
-        each = range(int(folded.fewest[rank]), int(np.clip(most[some, rank].max(), -1, layers)) + 1)
-        before, ends = _ways(begins[some], each, layers - within)
-        later = np.maximum(most[some, rank + 1 :], 0).sum(axis=1)
-        fewest = 0 if rank else int(folded.fewest[-1])
-        ways = _Ways(before, ends, ends + within, most[some, rank], later, fewest)
-        chains = _chains(folded.terms(rank), limit_s).binding((rank, ranks)).of(some)
-        begins[some] = _filled(begins[some], ways, chains)
-        folded.work += SUM * chains.room.size * len(ends)
-    found: Bools = np.any(begins <= np.arange(layers + 1), axis=1)
-    found |= ~folded.runs
-    return found
+class Reach:
+    """How far the ranks of some layouts come; limits may be asked one after the other."""
+
+    def __init__(self, folded: FoldedCuts) -> None:
+        self.folded, self._binding = folded, dict[int, Terms]()
+
+    def bounds_s(self, known_s: Floats, limit_s: float, most: Floats) -> Floats:
+        """[row] a lower bound of every cut of which no rank holds more than the `most` layers,
+        [row, rank], not below the known; the limit where no cut is below it. What is reached there
+        is asked again half-way from the known.
+        """
+        low, high = np.minimum(known_s, limit_s), np.full(len(most), limit_s)
+        middle = high
+        for _ in range(1 + HALVINGS):
+            reached = self.reaches(np.where(low < high, middle, 0.0), most)
+            low = np.where(reached, low, np.maximum(low, middle))
+            high = np.where(reached, middle, high)
+            middle = (low + high) / 2
+        return low
+
+    def reaches(self, limits_s: Floats, most: Floats) -> Bools:
+        """[row] whether all layers are held below the limits by ranks that hold the `most` layers
+        at most, [row, rank]; none are below 0.
+        """
+        folded = self.folded
+        layers, ranks = folded.layers, folded.ranks
+        begins = np.full((len(most), layers + 1), layers + 1.0)  # [row, A] where what is behind is
+        begins[limits_s > 0, 0] = layers
+        for rank in range(ranks):
+            some = np.flatnonzero((begins <= layers).any(axis=1))
+            if not len(some):
+                break
+            within = int(folded.fewest[rank + 1 : 2 * ranks - 1 - rank].sum())
+            most_here = int(np.clip(most[some, rank].max(), -1, layers))
+            each = range(int(folded.fewest[rank]), most_here + 1)
+            before, ends = _ways(begins[some], each, layers - within)
+            later = np.maximum(most[some, rank + 1 :], 0).sum(axis=1)
+            fewest = 0 if rank else int(folded.fewest[-1])
+            ways = _Ways(before, ends, ends + within, most[some, rank], later, fewest)
+            chains = self._chains(rank, limits_s, some)
+            begins[some] = _filled(begins[some], ways, chains)
+            folded.work += SUM * chains.room.size * len(ends)
+        found: Bools = np.any(begins <= np.arange(layers + 1), axis=1)
+        return found | (~folded.runs & (limits_s > 0))
+
+    def _chains(self, rank: int, limits_s: Floats, rows: Ints) -> _Chains:
+        """Those of a rank that bind below the limits that are asked first."""
+        if rank in self._binding:
+            return _chains(self._binding[rank], limits_s, rows)
+        terms = self.folded.terms(rank)
+        self.folded.work += TERMS * (1 + len(self.folded.runs))
+        chains, times = _chains(terms, limits_s, rows), len(terms.fixed)
+        lines = chains.binding((rank, self.folded.ranks))
+        seconds, kib = lines[lines < times], lines[lines >= times] - times
+        self._binding[rank] = Terms(
+            terms.fixed[seconds], terms.at[seconds], terms.room[kib], terms.held[kib]
+        )
+        return chains.few(lines)
 
 
 def _ways(begins: Floats, each: range, last: int) -> tuple[Ints, Ints]:
@@ -151,13 +187,16 @@ def _first_below(falls: Floats, left: Floats) -> Ints:
     return found
 
 
-def _chains(terms: Terms, limit_s: float) -> _Chains:
-    """Those of a rank and its memory, lowered; in units of the limit, and of all memory."""
-    all_kib = np.abs(terms.room).max(initial=1.0)
-    room = np.concatenate([1 - terms.fixed * SAFETY / limit_s, (KIB - terms.room) / all_kib])
+def _chains(terms: Terms, limits_s: Floats, rows: Ints) -> _Chains:
+    """Those of a rank and its memory, of some rows, lowered; in units of the limits, and of all
+    memory.
+    """
+    all_kib, each = np.abs(terms.room).max(initial=1.0), SAFETY / limits_s[rows]
+    room = np.concatenate([1 - terms.fixed[:, rows] * each, (KIB - terms.room[:, rows]) / all_kib])
     first, ends, begins, last = np.moveaxis(
-        np.concatenate([terms.at * SAFETY / limit_s, terms.held / all_kib]), 1, 0
-    )
+        np.concatenate([terms.at[:, :, rows] * each[:, None], terms.held[:, :, rows] / all_kib]),
+        1, 0,
+    )  # fmt: skip
     over = _until(np.maximum(np.diff(begins), 0.0))  # of between beyond the second chunk
     begins = begins - over
     behind = _until(np.maximum(-np.diff(begins) - np.diff(last), 0.0))  # of behind beyond between

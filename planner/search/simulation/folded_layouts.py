@@ -6,7 +6,8 @@ import numpy as np
 
 from meshplan.costmodels.layouts import Floats
 from meshplan.planner.bounds.folded.cuts import FoldedCuts
-from meshplan.planner.bounds.folded.reach import reaches
+from meshplan.planner.bounds.folded.reach import LIKELY, Reach
+from meshplan.planner.bounds.free_cuts import FreeCuts
 from meshplan.planner.cuts.folded_bound import FOLD, WAYS
 from meshplan.planner.search.simulation.alike_layouts import Alike
 from meshplan.planner.search.simulation.listed_layouts import ListedLayouts
@@ -15,24 +16,28 @@ FOLDED = 16  # layouts that are bounded at once
 
 
 def fold(layouts: ListedLayouts, alike: Alike, aim_s: float) -> int:
-    """Bound those that have the smallest bounds: by whether ranks reach the middle of the model at
-    all, else by all that they may hold; and the units of work that it took.
+    """Bound those that have the smallest bounds: by how far ranks come into the model, then by all
+    that they may hold; and the units of work that it took.
     """
     left, work = np.flatnonzero(~alike.folded & (alike.bounds < aim_s)), 0
     some = np.sort(left[np.argsort(alike.bounds[left], kind="stable")[:FOLDED]])
     alike.folded[some] = True
-    for bounds_s in (_reached_s, FoldedCuts.bounds_s):
+    for bounds_s in (_reach_s, _ways_s):
         some = some[alike.bounds[some] < aim_s]
         if len(some):
-            folded = FoldedCuts(layouts.cuts(alike.variant, alike.rows[some]))
-            bounds = bounds_s(folded, aim_s, alike.most[some])
-            alike.bounds[some] = np.maximum(bounds, alike.bounds[some])
-            work += FOLD * alike.shape[1] * (1 + len(some)) + folded.work // WAYS
+            cuts, known_s = layouts.cuts(alike.variant, alike.rows[some]), alike.bounds[some]
+            alike.bounds[some], ways = bounds_s(cuts, known_s, aim_s, alike.most[some])
+            work += ways // WAYS
     alike.changed()
     return work
 
 
-def _reached_s(folded: FoldedCuts, aim_s: float, most: Floats) -> Floats:
-    """[row] what is wanted where ranks do not reach the middle below it, else nothing."""
-    found: Floats = np.where(reaches(folded, aim_s, most), 0.0, aim_s)
-    return found
+def _reach_s(cuts: FreeCuts, known_s: Floats, aim_s: float, most: Floats) -> tuple[Floats, int]:
+    folded = FoldedCuts(cuts, LIKELY)
+    return Reach(folded).bounds_s(known_s, aim_s, most), folded.work
+
+
+def _ways_s(cuts: FreeCuts, known_s: Floats, aim_s: float, most: Floats) -> tuple[Floats, int]:
+    folded = FoldedCuts(cuts)
+    found = np.maximum(folded.bounds_s(aim_s, most), known_s)
+    return found, folded.work + FOLD * WAYS * folded.ranks * (1 + len(most))

@@ -98,7 +98,7 @@ class FreeCutBounds:
         self._left, self._kept = BUDGET, 0
         self._least, self._every = (WorkPace(window=WINDOW, first=FIRST) for _ in range(2))
         self._last: WorkPace | None = None
-        self._more, self._loose, self._loose_s = MORE, set[tuple[str, int]](), math.inf
+        self._more, self._loose, self._loose_s = MORE, set[str](), math.inf
         self._lines = dict[Shape, list[Line]]()
         self._faster = list[tuple[int, Variant, StagePlan]]()
         self._alike, self._asked, self._met = list[Alike](), list[Asked](), list[MetCut]()
@@ -210,7 +210,7 @@ class FreeCutBounds:
                 self._begin(alike, at)
             elif not alike.packed[at]:
                 self._pack(alike)
-            elif alike.shape[:2] in self._loose and not alike.folded[at]:
+            elif alike.shape[0] in self._loose and not alike.folded[at]:
                 self._left -= fold(self._layouts, alike, self.aim_s)
             else:
                 self._solve(alike, at)
@@ -333,7 +333,7 @@ class FreeCutBounds:
         """
         folded = alike.shape[0] in V_SHAPED
         if folded:
-            self._loose.add(alike.shape[:2])
+            self._loose.add(alike.shape[0])
         ranks = None
         if memory_is_a_bound(self.proof.setting):
             ranks = RanksThatFit(self.proof, int(alike.rows[at]), alike.variant, below_s)

@@ -21,7 +21,7 @@ from small_cuts import small_question
 from meshplan.costmodels.layouts import Floats
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.folded.cuts import FoldedCuts, Terms
-from meshplan.planner.bounds.folded.reach import reaches
+from meshplan.planner.bounds.folded.reach import HALVINGS, LIKELY, Reach
 
 RANKS, LAYERS, LINES = 3, 6, 2
 PARTS = 5  # of the model: before, on and between the chunks of a rank, and behind
@@ -38,7 +38,7 @@ def chains(seed: int, *, in_order: bool) -> Floats:
 
 
 def folded_of(every: Floats, fewest: int, times: tuple[float, ...] = (1.0,)) -> FoldedCuts:
-    """What `reaches` asks of layouts with so many times these chains, and room for them alone."""
+    """What `Reach` asks of layouts with so many times these chains, and room for them alone."""
 
     def terms(rank: int) -> Terms:
         until = np.pad(every[rank].cumsum(axis=2), [(0, 0), (0, 0), (1, 0)])[:, :, None]
@@ -86,9 +86,26 @@ def test_chains_of_random_layers(seed: int, in_order: bool, fewest: int, lines: 
     every = chains(seed, in_order=in_order)[:, :lines]
     least = min(longest_of_every_cut(every, fewest))
     most = np.full((1, RANKS), float(LAYERS))
-    assert reaches(folded_of(every, fewest), least * (1 + 1e-7), most)[0]
+    assert Reach(folded_of(every, fewest)).reaches(np.array([least * (1 + 1e-7)]), most)[0]
     if in_order and not fewest and lines == 1:
-        assert not reaches(folded_of(every, fewest), least * (1 - 1e-7), most)[0]
+        assert not Reach(folded_of(every, fewest)).reaches(np.array([least * (1 - 1e-7)]), most)[0]
+
+
+@given(st.integers(0, 2**32), st.floats(0.2, 1.6), st.floats(0.0, 1.0))
+def test_bounds_of_random_chains(seed: int, limit: float, known: float) -> None:
+    """The limit where no cut is below it, else between the known one and the least cut, and, where
+    what is reached is exact, so near to this as halving brings it.
+    """
+    every = chains(seed, in_order=True)[:, :1]
+    least = min(longest_of_every_cut(every, 0))
+    low, high = least * limit * known, least * limit
+    most = np.full((1, RANKS), float(LAYERS))
+    found = Reach(folded_of(every, 0)).bounds_s(np.array([low]), high, most)[0]
+    if least > high * (1 + 1e-7):
+        assert found == high
+    if least < high * (1 - 1e-7):
+        assert low <= found <= max(low, least * (1 + 1e-7))
+        assert found >= min(least, high) * (1 - 1e-7) - (high - low) / 2**HALVINGS
 
 
 @pytest.mark.parametrize("part", [1 - 1e-7, 1 + 1e-7])
@@ -97,7 +114,7 @@ def test_what_others_take_says_nothing_of_a_layout(part: float) -> None:
     every = chains(0, in_order=True)[:, :1]
     folded = folded_of(every, 0, (1e10, 1.0, 1e10, 1.0))
     limit_s = min(longest_of_every_cut(every, 0)) * part
-    found = reaches(folded, limit_s, np.full((4, RANKS), float(LAYERS)))
+    found = Reach(folded).reaches(np.full(4, limit_s), np.full((4, RANKS), float(LAYERS)))
     assert found.tolist() == [False, part > 1, False, part > 1]
 
 
@@ -123,8 +140,10 @@ def test_no_cut_is_faster_than_what_is_not_reached(times: int) -> None:
                 most = cuts.most_layers(np.full(1, limit_s))
                 bound_s = FoldedCuts(cuts).bounds_s(limit_s, most)[0]
                 have_none += bound_s >= limit_s
-                if not reaches(FoldedCuts(cuts), limit_s, most)[0]:
+                if not Reach(FoldedCuts(cuts, LIKELY)).reaches(np.full(1, limit_s), most)[0]:
                     assert least_s >= limit_s, seed
                     assert bound_s >= limit_s, seed
                     refused += 1
+                low_s = Reach(FoldedCuts(cuts, LIKELY)).bounds_s(np.zeros(1), limit_s, most)[0]
+                assert low_s <= least_s, seed
     assert refused > have_none / 2 > 1
