@@ -49,6 +49,7 @@ def test_a_plan_fits_wherever_it_is_asked(headroom: str | None, tmp_path: Path) 
     assert (finding.verdict, finding.gpu_memory_bytes) == ("fits", gpu_bytes)
     assert finding.peak_bytes == needed_bytes(plan.prediction.memory) == needed_bytes(again.memory)
     assert finding.fits_probability == again.fits_probability
+    assert not any("fits with a probability" in note for note in finding.notes)
     assert format_bytes(gpu_bytes) in finding.text
     assert not crowded_words(finding.peak_bytes, case.cluster)
     assert format_bytes(case.cluster.fillable_bytes) in assumptions(plan, case)
