@@ -22,6 +22,10 @@ from meshplan.costmodels.layouts import Floats
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.folded.cuts import FoldedCuts, Terms
 from meshplan.planner.bounds.folded.reach import HALVINGS, LIKELY, Reach
+from meshplan.planner.search.simulation.alike_layouts import Alike
+from meshplan.planner.search.simulation.folded_layouts import fold
+from meshplan.planner.search.simulation.listed_layouts import ListedLayouts
+from meshplan.planner.space.legal_layouts import Variant
 
 RANKS, LAYERS, LINES = 3, 6, 2
 PARTS = 5  # of the model: before, on and between the chunks of a rank, and behind
@@ -147,3 +151,23 @@ def test_no_cut_is_faster_than_what_is_not_reached(times: int) -> None:
                 low_s = Reach(FoldedCuts(cuts, LIKELY)).bounds_s(np.zeros(1), limit_s, most)[0]
                 assert low_s <= least_s, seed
     assert refused > have_none / 2 > 1
+
+
+def test_a_fold_bounds_no_layout_above_its_fastest_cut() -> None:
+    """It raises what ranks do not reach to what is wanted, and charges for it."""
+    raised = 0
+    for seed in range(cases(16, nightly=80)):
+        for cuts, least_s, _ in played(seed, V_SHAPED):
+            same, layouts = cuts.same, SimpleNamespace(cuts=lambda *_, found=cuts: found)
+            shape = same.schedule, same.pp, same.vpp, int(same.m[0])
+            for part in (0.9, 1 + 1e-7):
+                aim_s = part * (least_s if math.isfinite(least_s) else 100.0)
+                alike = Alike(
+                    cast(Variant, None), shape, np.zeros(1, int), np.zeros(1), len(same.pattern)
+                )
+                alike.most = cuts.most_layers(np.full(1, aim_s))
+                assert fold(cast(ListedLayouts, layouts), alike, aim_s) > 0
+                assert alike.folded.all()
+                assert alike.bounds[0] <= min(aim_s, least_s), seed
+                raised += alike.bounds[0] == aim_s
+    assert raised > 1

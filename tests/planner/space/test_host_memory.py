@@ -5,12 +5,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from judged_questions import with_memory
 from own_layouts import layout_bytes
 from typer.testing import CliRunner
 
 from meshplan.costmodels.layout import InvalidLayout, Layout, Schedule, Stage, even_stages
+from meshplan.costmodels.prices.prices import host_may_take
 from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.tunings import Tuning
@@ -21,6 +23,7 @@ from meshplan.planner.cli.main import app
 from meshplan.planner.report.fit import misfit_lines
 from meshplan.planner.search.footprint import Fewest, explain, fewest
 from meshplan.planner.search.result import NoLayoutFits
+from meshplan.planner.search.rows.least_of_kinds import rows_of_kinds_may_fit
 from meshplan.planner.search.rows.priced_space import Question
 from meshplan.planner.space.engine_rules import check_engine
 from meshplan.planner.space.legal_layouts import Space, enumerate_space
@@ -167,6 +170,25 @@ def test_what_no_host_takes_is_left_out_where_layers_differ(question: Questions)
     found = solve(replace(asked, cluster=tight), 1)
     assert found.solutions[0].layout == some
     assert found.status == "OPTIMAL"
+
+
+@pytest.mark.parametrize("kept", ["optimizer_offload", "activation_offload"])
+def test_kinds_of_layers_fit_no_row_that_no_host_takes(kept: str, question: Questions) -> None:
+    """By the least that its ranks need, though the device holds it."""
+    asked = replace(
+        question((0, 1, 0, 1), 4, 16), engine=load_engine("generic"),
+        pins=parse_pins({kept: "0,0.5,1"}),
+    )  # fmt: skip
+    tight = asked.cluster.model_copy(update={"host_memory_bytes": 1e6})
+    small = replace(asked, cluster=tight)
+    space = enumerate_space(
+        asked.model, asked.training, asked.gpus, asked.engine, asked.pins,
+        asked.cluster.gpus_per_node,
+    )  # fmt: skip
+    takes = host_may_take(space.layouts, small.setting)
+    held, fit = (rows_of_kinds_may_fit(space, each.setting) for each in (asked, small))
+    assert (held & ~takes).any()
+    np.testing.assert_array_equal(fit, held & takes)
 
 
 @pytest.mark.parametrize("chunks", [1, 2])
