@@ -15,7 +15,9 @@ from meshplan.costmodels.layouts import Bools, Ints
 from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.cuts.free_cut_program import FreeCutProgram
+from meshplan.planner.cuts.whole_cuts import WholeLayers
 from meshplan.planner.search.found import SETTLED
+from meshplan.planner.search.simulation import free_cuts
 from meshplan.planner.search.simulation import listed_layouts as listed
 from meshplan.planner.search.simulation.alike_layouts import Alike
 from meshplan.planner.search.simulation.free_cuts import FIRST, MORE, WIDE, FreeCutBounds
@@ -25,6 +27,7 @@ from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.space.pins import Pins, parse_pins
 
 SEEDS = (2, 6, 10)
+TWO_AND_FOUR = 64  # a question with V shapes of two ranks and of four
 
 
 class Watched:
@@ -104,6 +107,34 @@ def test_only_what_leaves_the_gap_wide_is_shaken(
         closed.append(result.bound_s >= result.solutions[0].step_time_s * SETTLED * WIDE)
         assert bool(shaken) != closed[-1]
     assert any(closed) != loose
+
+
+def test_v_shapes_are_bounded_many_at_once_once_one_of_their_schedule_was_loose(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever its ranks: what its own program leaves below the limit asks for whole layers."""
+    loose, asked = set[tuple[str, int]](), list[tuple[tuple[str, int], set[tuple[str, int]]]]()
+
+    def fold(_: ListedLayouts, alike: Alike, aim_s: float) -> int:
+        asked.append((alike.shape[:2], set(loose)))
+        alike.bounds[:] = np.maximum(alike.bounds, aim_s)
+        done(alike, alike.folded)
+        return 1
+
+    def of_one(whole: WholeLayers) -> float:
+        same = whole.program.cuts.same
+        loose.add((same.schedule, same.pp))
+        return whole.below_s
+
+    solve_one = FreeCutBounds._solve
+    Watched(monkeypatch)
+    monkeypatch.setattr(FreeCutBounds, "_solve", solve_one)
+    monkeypatch.setattr(FreeCutBounds, "_proved_s", lambda *_: 0.0)
+    monkeypatch.setattr(free_cuts, "folded_bound_s", of_one)
+    monkeypatch.setattr(free_cuts, "fold", fold)
+    solve(small_question(TWO_AND_FOUR, 8), 1)
+    assert all(any(of == shape[0] for of, _ in known) for shape, known in asked)
+    assert any(shape not in known for shape, known in asked)
 
 
 def test_what_runners_up_find_changes_no_bound_of_every_cut(
