@@ -65,8 +65,8 @@ def load_engine(name: str) -> Engine:
     hint = f"did you mean {' or '.join(close)}? " if close else ""
     missing = f"; MESHPLAN_ENGINES: {OWN} is no folder" if OWN and not OWN.is_dir() else ""
     raise UnknownEngine(
-        f"no engine called {name!r}; {hint}known: {', '.join(known)}{missing} "
-        "(docs/frameworks.md says which prices another framework's files)"
+        f"no engine called {name!r}; {hint}known: {', '.join(known)} (docs/frameworks.md says "
+        f"which prices another framework's files){missing}"
     )
 
 
