@@ -64,7 +64,10 @@ def load_engine(name: str) -> Engine:
     close = near_names(name, known)
     hint = f"did you mean {' or '.join(close)}? " if close else ""
     missing = f"; MESHPLAN_ENGINES: {OWN} is no folder" if OWN and not OWN.is_dir() else ""
-    raise UnknownEngine(f"no engine called {name!r}; {hint}known: {', '.join(known)}{missing}")
+    raise UnknownEngine(
+        f"no engine called {name!r}; {hint}known: {', '.join(known)} (docs/frameworks.md says "
+        f"which prices another framework's files){missing}"
+    )
 
 
 def _own_engine(name: str) -> Engine:

@@ -149,7 +149,8 @@ def export(
 
     Standard output has the files (or their paths) and the command; what the format cannot express
     is listed on standard error, and in the files. `meshplan check` takes the folder as it is. On
-    several nodes run the command on each, with MASTER the name of the first one.
+    several nodes run the command on each, with MASTER the name of the first one (of Megatron's
+    script MASTER_ADDR, and NODE_RANK the number of the node).
     """
     from meshplan.executor.frameworks import exporter_named, read_config, takes_files
     from meshplan.executor.launch.preflight import gpus_of_a_host, profile_of

@@ -76,7 +76,9 @@ def fact(*names: str, **more: Any) -> Any:
     return typer.Option(*names, rich_help_panel=FACTS, **more)
 
 
-ClusterName = Annotated[str | None, fact(help="Cluster profile: a built-in name or a file.")]
+ClusterName = Annotated[
+    str | None, fact(help="Cluster: a name, a profile file, a GPU, or GPU:PER_NODE:NETWORK.")
+]
 Gpus = Annotated[int | None, fact(min=1, help="Number of GPUs of the run.")]
 ModelName = Annotated[str | None, fact(help="Built-in model, or the path of a config.json.")]
 SeqLen = Annotated[
