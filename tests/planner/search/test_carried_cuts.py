@@ -36,19 +36,14 @@ def pinned(case: str, question: Question, *, every_change: bool = True, **pins: 
 
 NEAR = [
     pinned(
-        "the plan's cut: 0.9 %, not 1.7",
-        asked("qwen3-14b", 96, "dgx-h100", "torchtitan", 8192, 64),
-        context_parallel="8", micro_batch_size="4", schedule="zb_v",
+        "with one layer moved: 0.6 %, and one at 0.4; last was 1.0",
+        asked("glm-4.5-air", 64, "dgx-a100", "automodel", 8192, 36),
+        context_parallel="8", virtual_stages="2", tensor_parallel="1",
     ),
     pinned(
         "the cut of a plan that was found last: 0.2 %, not 4.1",
         asked("nemotron-4-340b", 64, "mi300x-8", "torchtitan", 2048, 128),
         data_parallel="1", zero_stage="2", pipeline_parallel="4", every_change=False,
-    ),
-    pinned(
-        "with one layer moved: 0.6 %, and one at 0.4; last was 1.0",
-        asked("glm-4.5-air", 64, "dgx-a100", "automodel", 8192, 36),
-        context_parallel="8", virtual_stages="2", tensor_parallel="1", every_change=False,
     ),
     pinned(
         "moves that go on: 1.3 %, not 2.1",
@@ -61,13 +56,13 @@ NEAR = [
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("question", "pins"), NEAR)
 def test_a_near_tie_of_listed_cuts_is_not_missed(question: Question, pins: dict[str, str]) -> None:
-    """What a pin finds within 3 % of the plan is shown as fast, or three others as fast are."""
+    """What a pin finds within 3 % of the plan is shown as fast, to 0.01 %, or three others are."""
     best, *others = solve(question, 3).solutions
     alone = solve(replace(question, pins=parse_pins(pins)), 1).solutions[0]
     assert alone.step_time_s < 1.03 * best.step_time_s
     shown = {kind_of_layout(each.layout): each.step_time_s for each in (best, *others)}
     own_s = shown.get(kind_of_layout(alone.layout), others[-1].step_time_s)
-    assert own_s <= alone.step_time_s * (1 + 2e-6)
+    assert own_s <= alone.step_time_s * (1 + 1e-4)
 
 
 @pytest.fixture(name="proof", scope="module")

@@ -122,7 +122,7 @@ def test_what_a_rank_needs_of_the_kinds_that_it_holds() -> None:
     below.
     """
     less = asked = 0
-    for question, times, problem, stack in of_several_kinds(range(20)):
+    for question, times, problem, stack in of_several_kinds(range(22)):
         own = step_model_of(case_at(question, as_layout(question, times, stack)))
         ranks = CountedRanks(problem, StepModel(times.model.setting, times.layout))
         space, rows = every_kind(question), np.array([times.row])

@@ -17,7 +17,7 @@ from meshplan.planner.search.simulation.shaken_cuts import shaken_cut, shakes
 def test_a_shaken_cut_holds_all_layers_and_fits() -> None:
     """Of small layouts; in modes that it has; most are other cuts."""
     asked = other = 0
-    for problem, _, stages in climbs(range(26)):
+    for problem, _, stages in climbs(range(32)):
         cut = shaken_cut(problem, as_row(stages), random.Random(0))
         if cut is None:
             continue
@@ -45,7 +45,7 @@ def test_shaking_finds_faster_cuts_and_keeps_the_fastest() -> None:
 def test_a_layer_that_is_moved_recomputes_as_much_as_it_may() -> None:
     """So that it fits where it comes to."""
     moved = 0
-    for problem, _, stages in climbs(range(26)):
+    for problem, _, stages in climbs(range(32)):
         if all(stage.full_layers == 0 for stage in stages) and max(problem.modes) == 2:
             cut = shaken_cut(problem, as_row(stages), random.Random(0))
             moved += cut is not None and as_stages(cut) != stages and cut[:, 2].sum() > 0
@@ -63,7 +63,7 @@ def test_fewer_layers_are_moved_where_no_more_fit(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(shaken_cuts, "_move", lambda *_: moves.append(None))
     monkeypatch.setattr(shaken_cuts, "fitting", fits_of_two)
-    problem, _, stages = next(climbs(range(26)))
+    problem, _, stages = next(climbs(range(32)))
     assert shaken_cut(problem, as_row(stages), random.Random(0)) is not None
 
 
