@@ -133,8 +133,9 @@ class Scaled:
 
 
 def scaled(some: Sequence[Row]) -> Scaled:
-    """The rows, around their prior."""
-    return Scaled(np.array([row.error for row in some]), np.array([row.slope for row in some]))
+    """The rows, around their prior; of none nothing is learnt."""
+    shares = np.reshape([row.slope for row in some], (len(some), len(FREE)))
+    return Scaled(np.array([row.error for row in some]), shares)
 
 
 def without_prices(seen: Sequence[Row], rest: Sequence[Row], by: Shrinkage) -> Vector:

@@ -56,3 +56,12 @@ def test_it_is_what_learn_says_but_for_what_is_hidden(factors: tuple[float, floa
     assert without_prices(rows[:2], rows[2:], STRANGER) == pytest.approx(
         errors_at(runs[2:], learnt), abs=0.02
     )
+
+
+def test_of_runs_that_are_not_believed_nothing_is_learnt() -> None:
+    """One takes nine times as long as predicted, one ninety times."""
+    prior, (far, other) = load_fit("generic", "h100-sxm").tuning, timed(PLANS, [1.0, 1.0])
+    share = np.full(len(FREE), 0.1)
+    rows = [Row(run, "generic", prior, error, share)
+            for run, error in ((far, math.log(9)), (far, math.log(90)), (other, 0.2))]  # fmt: skip
+    assert without_prices(rows[:2], rows[2:], STRANGER) == pytest.approx([0.2])
