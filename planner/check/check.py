@@ -288,8 +288,7 @@ def _check_plan(text: str, path: str, tools: Tools, given: Settings, limits: Lim
         return 1
 
     place = Place(path=path, framework="plan", line_of=line_of)
-    planned = plan.prediction
-    return judge(case, place, tools.price, limits, planned=planned, best=tools.best)
+    return judge(case, place, tools.price, limits, planned=plan, best=tools.best)
 
 
 def not_taken(given: Settings, plan: Plan, model: Model) -> Iterator[str]:

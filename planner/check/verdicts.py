@@ -6,7 +6,7 @@ drift  = |predicted now / predicted when the plan was written - 1|, of the step 
 beaten = step time / the best layout's step time - 1
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Literal
 
@@ -19,7 +19,7 @@ from meshplan.planner.case.memory_limit import (
     limit_words,
     with_usual_headroom,
 )
-from meshplan.planner.case.plan_file import Prediction, StageMemory
+from meshplan.planner.case.plan_file import Plan, Prediction, StageMemory
 from meshplan.planner.case.resolve import Case, check_case
 from meshplan.planner.case.seal import moved_figures
 from meshplan.planner.check.fixes import MOST_CHANGES, Price, fix_illegal, fix_memory
@@ -115,8 +115,8 @@ class Limits:
     slack: float | None = None
 
 
-Best = Callable[[Case], tuple[str, float] | None]
-"""The label and step time of the best layout for a case, None when none fits."""
+Best = Callable[[Case, Mapping[str, str]], tuple[str, float] | None]
+"""The label and step time of the best layout for a case with such pins, None when none fits."""
 
 
 def judge(
@@ -125,24 +125,26 @@ def judge(
     price: Price,
     limits: Limits,
     *,
-    planned: Prediction | None = None,
+    planned: Plan | None = None,
     best: Best | None,
 ) -> Finding:
-    """The verdict on one case; `planned` is the prediction in a plan file."""
+    """The verdict on one case, of a plan file where it is `planned`."""
     try:
         check_case(case)
     except InvalidLayout as error:
         return _illegal(case, place, str(error))
     now = price(case).whole()
-    case = replace(case, notes=(*case.notes, *_moved(now, planned)))
+    told = planned.prediction if planned else None
+    case = replace(case, notes=(*case.notes, *_moved(now, told)))
     if now.mfu is not None and now.mfu > 1:
         return _impossible(case, place, now.mfu)
     margin = limit_bytes(case.cluster) - fullest(now)[1].needed
     if margin < 0:
         return _too_big(case, place, price, now)
-    verdict, text, line = _drift(place, now, planned, limits)
+    verdict, text, line = _drift(place, now, told, limits)
     if verdict == "fits" and best is not None and limits.slack is not None:
-        verdict, text, line = _beaten(case, place, now, best, limits.slack)
+        rival = best(case, (planned.pins if planned else None) or {})
+        verdict, text, line = _beaten(place, now, rival, limits.slack)
     said = text or _fitting(case, now)
     return _finding(case, place, now, verdict=verdict, text=said, line=line)
 
@@ -286,13 +288,12 @@ def _drift(
 
 
 def _beaten(
-    case: Case, place: Place, now: Prediction, best: Best, slack: float
+    place: Place, now: Prediction, rival: tuple[str, float] | None, slack: float
 ) -> tuple[Verdict, str, int]:
-    found = best(case)
     line = place.line_of("data_parallel")
-    if found is None:
+    if rival is None:
         return "fits", "", line
-    label, step_time_s = found
+    label, step_time_s = rival
     lost = now.step_time_s / step_time_s - 1
     if lost <= slack:
         return "fits", "", line

@@ -284,14 +284,15 @@ def quoted(case: Case) -> Quote:
     return Quote(stage_memory(model), lambda: prediction_of(model, model.time()))
 
 
-def best_layout(case: Case) -> tuple[str, float] | None:
-    """The label and step time, under the same price, of the best layout that a plan would offer;
-    None when none fits.
+def best_layout(case: Case, pins: Mapping[str, str]) -> tuple[str, float] | None:
+    """The label and step time, under the same price, of the best layout that a plan with these
+    pins would offer; None when none fits.
     """
     from meshplan.planner.answer.answer import solve
     from meshplan.planner.case.memory_limit import with_usual_headroom
     from meshplan.planner.search.result import NoLayoutFits
     from meshplan.planner.search.rows.priced_space import Question
+    from meshplan.planner.space.pins import parse_pins
 
     question = Question(
         model=case.model,
@@ -299,6 +300,7 @@ def best_layout(case: Case) -> tuple[str, float] | None:
         gpus=case.layout.world_size,
         cluster=with_usual_headroom(case.cluster, case.engine.name),
         engine=case.engine,
+        pins=parse_pins(pins),
     )
     try:
         found = solve(question, top=1)

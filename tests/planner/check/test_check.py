@@ -1,6 +1,6 @@
 """Verdicts, margins, reasons and fixes, with a price that can be worked out by hand."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -193,15 +193,27 @@ def test_beaten_only_beyond_the_slack(tmp_path: Path, slack: float, verdict: str
     path = tmp_path / "plan.yaml"
     write_plan(a_plan(), path)
     now = price(a_case(LAYOUT)).step_time_s
-    tools = replace(TOOLS, best=lambda case: ("dp64", now / 1.25))
+    tools = replace(TOOLS, best=lambda case, pins: ("dp64", now / 1.25))
     (finding,) = check_paths([path], tools, limits=Limits(slack=slack))
     assert finding.verdict == verdict
+
+
+@pytest.mark.parametrize("pins", [None, {"tensor_parallel": "4"}])
+def test_what_is_searched_has_the_pins_of_the_plan_file(
+    tmp_path: Path, pins: dict[str, str] | None
+) -> None:
+    """None in older files."""
+    asked = list[Mapping[str, str]]()
+    write_plan(a_plan().model_copy(update={"pins": pins}), tmp_path / "plan.yaml")
+    tools = replace(TOOLS, best=lambda case, pins: asked.append(pins))
+    check_paths([tmp_path / "plan.yaml"], tools, limits=Limits(slack=0.0))
+    assert asked == [pins or {}]
 
 
 def test_a_search_runs_only_when_asked(tmp_path: Path) -> None:
     """Without --slack nobody asks for the best layout."""
 
-    def never(case: Case) -> tuple[str, float] | None:
+    def never(case: Case, pins: Mapping[str, str]) -> tuple[str, float] | None:
         raise AssertionError("searched without slack")
 
     write_plan(a_plan(), tmp_path / "plan.yaml")
