@@ -131,6 +131,10 @@ def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
     )
 
 
+BEFORE_0_19_4 = "before 0.19.4 DeepSpeed stops where autotp stands beside stage 3"
+"""deepspeed 0.19.3 asserts it (runtime/engine.py _configure_tensor_parallel_states), 0.19.4 not."""
+
+
 def _check_batch(answer: Answer) -> None:
     """Ranks that the file has no word for become replicas, each with micro-batches of its own; with
     a pipeline DeepSpeed stops unless the code sets it, but not beside autotp (no train_batch_size).
@@ -208,6 +212,8 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
     if la.zero_stage == 0 and training.precision == "bf16":
         why = "before 0.18 DeepSpeed shards masters and moments with bf16 at stage 0 too"
         unsaid.append(CannotSay("layout.zero_stage", 0, why))
+    if la.zero_stage == 3 and la.tensor_parallel > 1:
+        unsaid.append(CannotSay("layout.zero_stage", 3, BEFORE_0_19_4))
     if training.precision not in ("fp32", "bf16", "fp16"):
         unsaid.append(CannotSay("training.precision", training.precision, "it has bf16 and fp16"))
     if training.optimizer not in _WRITTEN:
@@ -245,6 +251,8 @@ def reading_of(values: Values, path: str) -> Reading:
         put(facts, shard_group=group)
     notes = _read_offload(values, facts)
     notes += bf16_without_zero(facts)
+    if facts["zero_stage"].value == 3 and facts["tensor_parallel"].value > 1:
+        notes.append(f"line {facts['tensor_parallel'].line}: {BEFORE_0_19_4}")
     weights = weights_on_the_host(values, "zero_optimization.offload_param.device")
     exposed = _exposed(values, facts["zero_stage"].value == 3)
     unsaid = RECOMPUTE_IN_CODE

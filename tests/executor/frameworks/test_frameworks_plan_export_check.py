@@ -296,6 +296,20 @@ def test_deepspeed_says_which_pin_would_do() -> None:
         exporter_named("deepspeed")(layout_plan("llama-3.1-8b", layout, ONE_OF_EACH), 8)
 
 
+@pytest.mark.parametrize(("stage", "tensor"), [(3, 2), (3, 1), (2, 2)])
+def test_autotp_beside_stage_3_asks_for_a_release(stage: int, tensor: int) -> None:
+    """Said where it is written and where it is read."""
+    layout = Layout(
+        data_parallel=8 // tensor, tensor_parallel=tensor, zero_stage=stage,
+        stages=even_stages(32, 1),
+    )  # fmt: skip
+    exported = exporter_named("deepspeed")(layout_plan("llama-3.1-8b", layout, ONE_OF_EACH), 8)
+    unsaid = [each.why for each in exported.cannot_say if each.name == "layout.zero_stage"]
+    reading = read_config(exported.files["ds_config.json"], "ds_config.json")
+    asks = ["0.19.4" in " ".join(said) for said in (unsaid, reading.notes)]
+    assert asks == [(stage, tensor) == (3, 2)] * 2
+
+
 @pytest.mark.parametrize(
     ("name", "modules"),
     [
