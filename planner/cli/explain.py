@@ -27,6 +27,7 @@ from meshplan.planner.case.memory_limit import crowded_words
 from meshplan.planner.case.plan_file import Plan, read_plan
 from meshplan.planner.case.predict import step_model_of
 from meshplan.planner.case.reading import Exported, UnreadableConfig
+from meshplan.planner.case.resolve import check_case
 from meshplan.planner.case.seal import MOVED
 from meshplan.planner.case.trained import image_words, packed_words, trained_line
 from meshplan.planner.check.check import case_of
@@ -127,9 +128,15 @@ def launch_of(file: Path, plan: Plan, now: PricedLayout) -> tuple[tuple[str, ...
 
 
 def repriced(plan: Plan, now: PricedLayout) -> Plan:
-    """`plan` with today's prediction; says on stderr when that is no longer the one in the file."""
+    """`plan` with today's prediction; says on stderr when that is no longer the file's, and
+    what refuses the layout.
+    """
     for note in now.case.notes:
         print(f"note: {note}", file=sys.stderr)
+    try:
+        check_case(now.case)
+    except InvalidLayout as error:
+        print(f"note: illegal in this version: {error}", file=sys.stderr)
     if plan.prediction and has_moved(plan, now):
         print(
             f"note: the file predicts {format_seconds(plan.prediction.step_time_s)}, this version "

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 from explained_cases import LAYOUTS, case
+from random_plans import plan_of
 from tiny_runs import tiny_plan, tiny_prediction
 from typer.testing import CliRunner
 
 from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.answer.alternatives import Alternative
 from meshplan.planner.answer.answer import case_at, reasons
@@ -29,7 +31,7 @@ from meshplan.planner.answer.explain import (
     timed,
 )
 from meshplan.planner.answer.question import Arguments, ask
-from meshplan.planner.case.plan_file import StageMemory
+from meshplan.planner.case.plan_file import StageMemory, write_plan
 from meshplan.planner.case.predict import predicted, step_model_of
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.check.check import case_of
@@ -276,6 +278,19 @@ def test_a_proof_of_another_prediction_is_called_so(tmp_path: Path) -> None:
     said = {f"{heading}, when the file was written" for heading in headings}
     assert said < set(changed.stdout.splitlines())
     assert "Proof, when the file was written" in page.read_text()
+
+
+def test_a_layout_that_is_refused_now_is_called_so(tmp_path: Path) -> None:
+    """A pipeline of tied embeddings, which torchtitan does not start; its price is still shown."""
+    layout = Layout(data_parallel=2, pipeline_parallel=2, zero_stage=2, stages=even_stages(28, 2))
+    training = Training(seq_len=4096, global_batch_size=8)
+    plan = plan_of("qwen3-1.7b", layout, training)
+    for engine, refused in (("torchtitan", True), ("generic", False)):
+        write_plan(plan.model_copy(update={"engine": engine}), tmp_path / "plan.yaml")
+        explained = CliRunner().invoke(app, ["explain", str(tmp_path / "plan.yaml")])
+        assert explained.exit_code == 0
+        said = "note: illegal in this version: pipeline_parallel 2: the head of qwen3-1.7b"
+        assert (said in explained.stderr) == refused
 
 
 def found_at(document: Any, path: str) -> float:
