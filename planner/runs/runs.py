@@ -366,10 +366,9 @@ def _default_etp(model: Model, engine: Engine, tp: int, ep: int) -> int:
     experts tell it not to."""
     if not model.is_moe:
         return 1
-    splits = {
-        "free": model.num_experts < FINE_GRAINED_EXPERTS, "without_ep": ep == 1, "never": False
-    }  # fmt: skip
-    return tp if splits[engine.legality.expert_tensor_parallel] else 1
+    rules, few = engine.legality, model.num_experts < FINE_GRAINED_EXPERTS
+    chosen = tp if few and rules.expert_tensor_parallel == "free" else 1
+    return rules.experts_split_by(tp, ep, chosen)
 
 
 def _default_zero(engine: Engine, ranks: int) -> int:

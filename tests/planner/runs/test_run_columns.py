@@ -259,3 +259,13 @@ def test_adapters_are_units_unless_the_row_says_otherwise() -> None:
         for compiled in ("0", "1")
     ]
     assert shares == [0.227, 1, 0.227, 0.227, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(("ep", "splits"), [("1", 2), ("2", 1)])
+def test_torchtitan_splits_experts_that_are_not_spread(ep: str, splits: int) -> None:
+    """Over its ranks of tensor parallelism, where a row does not say."""
+    said = {
+        "framework": "torchtitan", "gpus": "8", "dp": "4", "tp": "2", "pp": "1", "experts": "16",
+        "top_k": "2", "moe_ffn": "1024", "ep": ep,
+    }  # fmt: skip
+    assert run_of(ROW | said).layout.expert_tensor_parallel == splits
