@@ -83,6 +83,7 @@ class Run:
 
 
 BUILT_IN = Path(hardware_profiles.__file__).parent / "published" / "runs.csv"
+FINE_GRAINED_EXPERTS = 32
 MAX_RUNS_BYTES = 16 * 2**20  # the published runs are 1.5 MB
 MODELS_KEPT = 256  # the published runs are of 187 models
 NAMES_SHOWN = 6
@@ -356,9 +357,6 @@ def _default_ep(row: Row, model: Model, ranks: int) -> int:
     (NVIDIA-NeMo/Automodel@037e04a6 examples/benchmark/configs/gptoss_120b_te_deepep.yaml).
     """
     return math.gcd(model.num_experts, ranks) if row.facts.widest_ep else 1
-
-
-FINE_GRAINED_EXPERTS = 32
 
 
 def _default_etp(model: Model, engine: Engine, tp: int, ep: int) -> int:
