@@ -84,10 +84,10 @@ class Run:
 
 BUILT_IN = Path(hardware_profiles.__file__).parent / "published" / "runs.csv"
 FINE_GRAINED_EXPERTS = 32
-MAX_RUNS_BYTES = 16 * 2**20  # the published runs are 1.5 MB
-MODELS_KEPT = 256  # the published runs are of 187 models
+MAX_RUNS_BYTES = 16 * 2**20  # the largest published file is of 1.7 MB
+MODELS_KEPT = 256  # a file of thousands of runs names some hundred models again and again
 NAMES_SHOWN = 6
-MAX_COLUMNS = 500  # they have 87; a short row costs all of them
+MAX_COLUMNS = 500  # published runs have about a hundred; a short row costs all of them
 
 SCHEDULE_WORDS: dict[str, Schedule] = {
     "gpipe": "gpipe", "afab": "gpipe", "1f1b": "1f1b", "interleaved": "interleaved_1f1b",
