@@ -83,10 +83,10 @@ XLA = {"plans_buffers": True, "whole_gradient_bytes": 2.0, "master_computes": Tr
 xla/service/buffer_assignment.cc, heap_simulator.h); what its packing loses is left out. The product
 that makes a weight's gradient puts out the 16 bits that it computes in, which are scattered before
 they become the fp32 of the parameter (the transpose of `convert_element_type` comes last:
-jax-ml/jax@0018095c jax/_src/lax/lax.py). Weights are fp32, and a layer casts those it computes with:
-none is kept in 16 bits (AI-Hypercomputer/maxtext base.yml, weight_dtype, and layers/linears.py,
-`jnp.asarray(kernel, self.dtype)`; of Llama 7B on one MI355X with all layers run again XLA plans
-106.6 GiB, of which fp32 weights, moments and gradients are 100.4).
+jax-ml/jax@0018095c jax/_src/lax/lax.py). Weights are fp32, cast where a layer computes with them,
+and none is kept in 16 bits (AI-Hypercomputer/maxtext base.yml, weight_dtype; layers/linears.py,
+`jnp.asarray(kernel, self.dtype)`). Of Llama 7B on one MI355X with all layers run again XLA plans
+106.6 GiB, of which fp32 weights, moments and gradients are 100.4.
 """
 WHOLE_XLA = XLA | {"weight_bytes": 4.0}
 """Unsharded, what computes is the fp32 weight itself."""
