@@ -168,6 +168,7 @@ class Pointwise:
     in_16_bit    what it hands to a product is kept in 16 bits, whatever the training's format
     kept_cast    see `Matmul`
     remade_bytes  of the output that the backward pass makes again instead (`operations.remade`)
+    read_bytes   of its input, which is kept where it runs again without the product that made it
     measured_as  the names under which a profile of the machine itself has their rates, forward and
                  backward; what it does not have moves at the mean rate
     """
@@ -184,6 +185,7 @@ class Pointwise:
     measured_as: tuple[str, str] = ("", "")
     saved_bytes: Number = 0.0
     remade_bytes: Number = 0.0
+    read_bytes: Number = 0.0
     modules: tuple[Module, ...] = ("pointwise",)
 
 

@@ -322,6 +322,7 @@ def _rotary(site: Site, elements: Number, also: tuple[Module, ...] = ()) -> Poin
         operators=(apart[0] * site.shard.documents + own, apart[1] * site.shard.documents + own),
         measured_as=("rope", "rope"),
         saved_bytes=site.itemsize * elements,
+        read_bytes=0.0 if site.kernels.keeps_joined_qkv else site.itemsize * elements,
         modules=("pointwise", *also),
     )
 

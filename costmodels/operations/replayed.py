@@ -32,10 +32,11 @@ models/gpt/gpt_layer_specs.py which norms are part of a product. `experts` is mo
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 
+from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.layout import RecomputeModule
 from meshplan.costmodels.operations.adapters import adapted_part
 from meshplan.costmodels.operations.by_operator import USUAL, Listing, by_operator
-from meshplan.costmodels.operations.kinds import Operation
+from meshplan.costmodels.operations.kinds import Operation, Pointwise
 from meshplan.costmodels.training import Lora
 
 HOLDS: dict[RecomputeModule, tuple[RecomputeModule, ...]] = {
@@ -75,6 +76,21 @@ def _by_module(
     operations: Iterable[Operation], named: AbstractSet[str]
 ) -> Iterator[tuple[Operation, bool]]:
     return ((op, not named.isdisjoint(op.modules)) for op in operations)
+
+
+def read_again_bytes(operations: Iterable[Operation], modules: Iterable[RecomputeModule]) -> Number:
+    """What kernels between products read when they alone run again: queries and keys before their
+    rotation, which nobody keeps otherwise. Lists of operators (`linear_half`) say themselves what
+    they keep of products.
+    """
+    named = {part for module in modules for part in HOLDS.get(module, (module,))}
+    if "linear_half" in named:
+        return 0.0
+    alone = (
+        op for op in operations
+        if isinstance(op, Pointwise) and named.intersection(op.modules) == {"pointwise"}
+    )  # fmt: skip
+    return sum(op.read_bytes for op in alone)
 
 
 def without_unread(operations: Iterable[Operation], lora: Lora | None = None) -> list[Operation]:

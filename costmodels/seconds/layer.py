@@ -41,7 +41,12 @@ from meshplan.costmodels.operations.kinds import (
     Matmul,
     Operation,
 )
-from meshplan.costmodels.operations.replayed import kept_and_replayed, replayed_of, without_unread
+from meshplan.costmodels.operations.replayed import (
+    kept_and_replayed,
+    read_again_bytes,
+    replayed_of,
+    without_unread,
+)
 from meshplan.costmodels.seconds.adapters import beside_frozen_s
 from meshplan.costmodels.seconds.collectives import ALL_SENT, collective_s, waits_s
 from meshplan.costmodels.seconds.cost import Collective, Computing, Cost, Pass
@@ -100,8 +105,9 @@ class Pricer(Issuing):
         self, operations: Sequence[Operation], replayed: Iterable[RecomputeModule] = ()
     ) -> Number:
         """Bytes kept for the backward if operations of the `replayed` modules run again in it."""
-        kept, _ = kept_and_replayed(operations, replayed, self._listing)
-        return sum(self._saved(op) for op in kept)
+        modules = tuple(replayed)
+        kept, _ = kept_and_replayed(operations, modules, self._listing)
+        return sum(self._saved(op) for op in kept) + read_again_bytes(operations, modules)
 
     @property
     def _listing(self) -> Listing:

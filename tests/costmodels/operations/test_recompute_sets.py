@@ -59,6 +59,7 @@ def rank_of(engine: str, **degrees: int) -> Rank:
     pytest.param(1, "core_attention", SMALL, id="one fp32 for each token and head"),
     pytest.param(1, "experts", 4 + 2, id="two rows: gate and up 2 x 2 x 512, activation 2 x 512"),
     pytest.param(0, "experts", 0, id="experts: none in a dense layer"),
+    pytest.param(0, "pointwise", 2 + 2 + 8, id="norms, activation; q and k stay, not yet rotated"),
     pytest.param(0, "attention", 4 * 2 + SMALL, id="q, k, v, output of 1024, log-sum-exp"),
     pytest.param(
         1, "attention", 9.5 + (512 + 256 + 64) / 512 + 2 + SMALL,

@@ -135,6 +135,22 @@ def test_trainers_and_compilers_of_memory() -> None:
     assert [each.whole_gradient_bytes for each in (xla, other)] == [2.0, 0.0]
 
 
+def test_jax_keeps_no_weights_in_16_bits() -> None:
+    """MaxText's weights are fp32 and cast where they are used (base.yml, linears.py): 12 bytes of a
+    parameter with its moments, and 4 of its gradient, where others have 2 more.
+    """
+    for zero, ranks in (("0", "1"), ("3", "8")):
+        row = ROW | {"zero": zero, "dp": ranks, "gpus": ranks}
+        jax, other = (
+            step_model(run_of(row | {"framework": name}), Tuning())
+            for name in ("MaxText (JAX)", "somebody's")
+        )
+        assert jax.memory()[0].weights == 0
+        assert other.memory()[0].weights > 0
+        assert jax.memory()[0].optimizer == other.memory()[0].optimizer
+    assert engine_of({"framework": "MaxText (JAX)", "zero": "1"}).state.weight_bytes == 2.0
+
+
 def test_a_recipe_that_fuses_less_is_issued_in_more_kernels() -> None:
     """Megatron-Bridge's library leaves activation and choice of experts to PyTorch's kernels, which
     its tuned recipes fuse: 2 and 12 more each way. A rotation is as many operators.
