@@ -166,6 +166,8 @@ class KernelHabits(Frozen):
                     as a whole and waits for no other GPU
     product_share   of `launch_share`, what the host takes for a dense layer's product in 16 bits,
                     and for a norm that is joined to it
+    checkpoint_hooks  PyTorch's checkpoints wrap layers that nothing compiles, not reentrant ones
+                    (`costmodels.seconds.checkpoints`)
     launches_block  the host waits for each kernel that it issues (CUDA_LAUNCH_BLOCKING=1: "kernel
                     launches are synchronous", CUDA C++ Programming Guide), so that neither runs
                     under the other
@@ -261,6 +263,7 @@ class KernelHabits(Frozen):
     product_share: float = Field(default=1.0, gt=0)
     adapter_casts: AdapterCasts = "none"
     launches_block: bool = False
+    checkpoint_hooks: bool = False
     dtensor: DTensorPlan = ""
     functions_alone: tuple[Literal["tp", "ep"], ...] = ()
     communication_units: int = Field(default=0, ge=0)

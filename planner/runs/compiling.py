@@ -14,6 +14,8 @@ What nothing compiles and nobody wraps in modules of his own is issued so, and n
 scaling of an adapter in.
 """
 PLAIN_LOOPS = ("torchtitan", "llm-foundry", "generic")
+FSDP = ("torchtitan", "llm-foundry")
+"""Engines of PyTorch's FSDP, whose checkpoints are not reentrant."""
 EAGER_EXPERTS = {"weighs_apart": True, "permutes_by_index": True}
 """torchtitan's rows are multiplied by the router's weights in fp32, before their experts or after
 (pytorch/torchtitan@b5bcd76 torchtitan/models/common/token_dispatcher.py, combine; @25413d224
@@ -66,4 +68,6 @@ def compiling_said(engine: Engine, *, compiled: bool | None, alone: bool) -> dic
     if engine.name == "torchtitan":
         eager = EAGER_EXPERTS | EAGER_CASTS | EAGER_LISTS | EAGER_LOSS | EAGER_MERGES
     plain = PLAIN if engine.name in PLAIN_LOOPS else {}
+    if engine.name in FSDP:
+        plain = plain | {"checkpoint_hooks": True}
     return NOT_COMPILED | eager | plain
