@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 from sites import site
 
-from benchmarks.engine.checkpoint_host import WRAPS, kernels_of, layer_and_inputs, least_us
+from benchmarks.engine.checkpoint_host import WRAPS, kernels_of, layer_and_inputs, passes_of
+from benchmarks.engine.dtensor_host import least_us
 from meshplan.costmodels.layout import RecomputeModule
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.operations.kinds import Operation
@@ -68,10 +69,7 @@ def test_the_hosts_checkpoints_stand_in_the_measured_order() -> None:
     """On this host too a list of operators costs most, and a checkpoint around a layer more than
     a second forward.
     """
-    layer, x, turn = layer_and_inputs()
-    assert kernels_of(layer, x, turn) == 41
-    taken = {
-        name: least_us(lambda wrap=wrap: wrap(layer, x, turn).sum().backward(), 2)
-        for name, wrap in WRAPS.items()
-    }
+    inputs = layer_and_inputs()
+    assert kernels_of(*inputs) == 41
+    taken = {name: least_us(passes_of(name, *inputs)[1], 2) for name in WRAPS}
     assert taken["none"] < taken["around"] < taken["operator"]
