@@ -10,7 +10,7 @@ from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engine_schema import Engine, Legality
 from meshplan.hardware_profiles.kernel_habits import KernelHabits
 from meshplan.hardware_profiles.schema import Cluster
-from meshplan.hardware_profiles.tunings import Tuning, load_fit
+from meshplan.hardware_profiles.tunings import KERNEL_SCALES, Tuning, load_fit
 
 
 def places_modules(model: Model, legality: Legality) -> bool:
@@ -76,15 +76,19 @@ class Setting:
 
 
 def as_graphed(tuning: Tuning, engine: Engine) -> Tuning:
-    """Without the host's part where one graph holds a whole step, and without the allocator's slack
-    where a compiler gives each buffer its place beforehand.
+    """Without the host's part where one graph holds a whole step, without the allocator's slack
+    where a compiler gives each buffer its place beforehand, and with the engine's share of the
+    scales of kernels.
     """
-    none: dict[str, float] = {}
+    changed: dict[str, float] = {}
     if engine.kernels.step_graph:
-        none |= {"launch_s": 0.0, "routing_s": 0.0, "micro_batch_s": 0.0}
+        changed |= {"launch_s": 0.0, "routing_s": 0.0, "micro_batch_s": 0.0}
     if engine.state.plans_buffers:
-        none |= {"state_slack_fraction": 0.0, "activation_slack_fraction": 0.0}
-    return tuning.model_copy(update=none) if none else tuning
+        changed |= {"state_slack_fraction": 0.0, "activation_slack_fraction": 0.0}
+    if engine.kernels.kernel_share != 1:
+        share = engine.kernels.kernel_share
+        changed |= {name: share * getattr(tuning, name) for name in KERNEL_SCALES}
+    return tuning.model_copy(update=changed) if changed else tuning
 
 
 def kernels_of(setting: Setting) -> KernelHabits:
@@ -107,6 +111,7 @@ def gradient_bytes(engine: Engine, itemsize: float) -> float:
         "fused": 0.0,
         "added": itemsize + 2 * state.gradient_bytes,
         "copied": itemsize + state.reduce_bytes,
+        "left": 0.0,
     }
     return moved[engine.kernels.gradient_add]
 

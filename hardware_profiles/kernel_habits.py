@@ -53,8 +53,8 @@ class KernelHabits(Frozen):
                     DeepEP; "hybridep", with what that library sends beside the tokens)
     context         how queries meet all keys under context parallelism, unless the layout says
     gradient_add    how a weight's gradient leaves its product: the product itself adds it to the
-                    gradient buffer ("fused"), a kernel does ("added"), or it is copied to where it
-                    is communicated from ("copied")
+                    gradient buffer ("fused"), a kernel does ("added"), it is copied to where it is
+                    communicated from ("copied"), or it stays where the product wrote it ("left")
     expert_casts    casts in 8-bit training of an expert's tokens, for each that its two layers
                     need: twelve instead of four where dispatch, permutation, padding and activation
                     run in 16 bit between them (FP8-Flow-MoE, 2511.02302, counts them)
@@ -162,8 +162,12 @@ class KernelHabits(Frozen):
                     NVIDIA/Megatron-LM megatron/training/arguments.py, --cuda-graph-scope)
     launch_share    of the `launch_s` that runs teach, what the host takes for a module of PyTorch's
                     own that nothing compiles
-    product_share   of that, what it takes for a dense layer's product in 16 bits, and for a norm
-                    that is joined to it
+    kernel_share    of the scales of kernels that runs teach, what a program shows that was compiled
+                    as a whole and waits for no other GPU
+    product_share   of `launch_share`, what the host takes for a dense layer's product in 16 bits,
+                    and for a norm that is joined to it
+    checkpoint_hooks  PyTorch's checkpoints wrap layers that nothing compiles, not reentrant ones
+                    (`costmodels.seconds.checkpoints`)
     launches_block  the host waits for each kernel that it issues (CUDA_LAUNCH_BLOCKING=1: "kernel
                     launches are synchronous", CUDA C++ Programming Guide), so that neither runs
                     under the other
@@ -193,7 +197,7 @@ class KernelHabits(Frozen):
     dispatch: Literal["all_to_all", "deduplicated", "hybridep"] = "all_to_all"
     context: ContextKind = "ring"
     context_merge: Literal["", "operators", "compiled"] = ""
-    gradient_add: Literal["fused", "added", "copied"] = "fused"
+    gradient_add: Literal["fused", "added", "copied", "left"] = "fused"
     expert_casts: int = Field(default=3, ge=1)
     keeps_casts: bool = False
     receives_casts: bool = False
@@ -255,9 +259,11 @@ class KernelHabits(Frozen):
     graphed: tuple[Literal["attention", "mlp", "router", "experts"], ...] = ()
     step_graph: bool = False
     launch_share: float = Field(default=1.0, gt=0)
+    kernel_share: float = Field(default=1.0, gt=0)
     product_share: float = Field(default=1.0, gt=0)
     adapter_casts: AdapterCasts = "none"
     launches_block: bool = False
+    checkpoint_hooks: bool = False
     dtensor: DTensorPlan = ""
     functions_alone: tuple[Literal["tp", "ep"], ...] = ()
     communication_units: int = Field(default=0, ge=0)

@@ -32,6 +32,9 @@ FAMILIES = {
 Workstation and gaming chips are in none.
 """
 
+KERNEL_SCALES = ("matmul_scale", "attention_scale", "pointwise_scale")
+"""Constants of a `Tuning` that scale the seconds of kernels."""
+
 
 class Tuning(Frozen):
     """Corrections of one engine on one GPU family [fitted].

@@ -20,10 +20,10 @@ from benchmarks.usage import check_usage
 from meshplan.costmodels.step.step import StepModel
 from meshplan.hardware_profiles.errors.intervals import STATE, reserved_interval, step_time_interval
 from meshplan.hardware_profiles.network_schema import Link
-from meshplan.hardware_profiles.tunings import load_fit
+from meshplan.hardware_profiles.tunings import KERNEL_SCALES, load_fit
 from meshplan.planner.case.predict import stage_memory
 from meshplan.planner.learn.likelihood import OF_8_OF_10, Seen, likeliest
-from meshplan.planner.learn.reasons import KERNELS, SLOWER, Slower, reasons, switches
+from meshplan.planner.learn.reasons import SLOWER, Slower, reasons, switches
 from meshplan.planner.logs.steady import Steady
 from meshplan.planner.runs.rows import SkippedRow
 from meshplan.planner.runs.runs import BUILT_IN, Run, read_runs, run_of
@@ -70,7 +70,7 @@ def injected(model: StepModel) -> Iterator[Injected]:
         update={name: slower_link(getattr(setting.cluster, name)) for name in ("node", "network")}
     )
     yield _with("network at half its rate", SLOWER[1].name, model, cluster=slow)
-    scaled = {KERNELS: CLOCK, SLOWER[2].scales: HOST}
+    scaled = {KERNEL_SCALES: CLOCK, SLOWER[2].scales: HOST}
     for slower in (SLOWER[0], SLOWER[2]):
         yield _slowed(slower, scaled[slower.scales], model)
     yield Injected(f"steps wait {STALL - 1:.0%} for data", "each step waits", model, STALL * step_s)

@@ -123,14 +123,15 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
     mesh = init_device_mesh("cpu", (RANKS,))
-    print(datetime.now(UTC).date(), f"torch {torch.__version__}", _processor())
+    print(datetime.now(UTC).date(), f"torch {torch.__version__}", processor())
     print_operators(mesh, args.rounds)
     for inner in (False, True):
         print_layers(mesh, args.rounds, inner=inner)
     dist.destroy_process_group()
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Its name, family and model."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     said = dict(line.split(":", 1) for line in lines if ":" in line)
     named = {key.strip(): value.strip() for key, value in said.items()}

@@ -278,7 +278,7 @@ class _Pricing:
             weights.rows(weights.rank.reduce_overlap), counts, ranks, slowed,
         )  # fmt: skip
         forward = Room(
-            np.stack([modes[0].forward_room_s for modes in layers], axis=1)[:, :, None],
+            _by_mode(layers, "forward_room_s"),
             np.stack([end.forward_room_s for end in ends], axis=1),
             np.full(len(self.layouts), setting.engine.overlap.weight_gather), counts, ranks, slowed,
         )  # fmt: skip

@@ -166,6 +166,7 @@ class Rank:
             drops_unread=kernels.drops_unread_replay,
             keeps_unread=kernels.keeps_listed,
             launches_block=kernels.launches_block,
+            checkpoint_hooks=kernels.checkpoint_hooks,
         )
 
     @property

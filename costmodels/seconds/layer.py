@@ -48,6 +48,7 @@ from meshplan.costmodels.operations.replayed import (
     without_unread,
 )
 from meshplan.costmodels.seconds.adapters import beside_frozen_s
+from meshplan.costmodels.seconds.checkpoints import hooks_s
 from meshplan.costmodels.seconds.collectives import ALL_SENT, collective_s, waits_s
 from meshplan.costmodels.seconds.cost import Collective, Computing, Cost, Pass
 from meshplan.costmodels.seconds.interference import exposed_s, interference_of
@@ -85,6 +86,7 @@ class Pricer(Issuing):
     drops_unread    whether a replay leaves out what no backward reads
     keeps_unread    whether a checkpoint by operator keeps what no backward reads
     launches_block  whether the host waits for each kernel
+    checkpoint_hooks  whether PyTorch's checkpoints wrap what nothing compiles
     """
 
     overlap: Overlap = field(kw_only=True)
@@ -95,6 +97,7 @@ class Pricer(Issuing):
     drops_unread: bool = False
     keeps_unread: bool = False
     launches_block: bool = False
+    checkpoint_hooks: bool = False
 
     def cost(self, operations: Sequence[Operation]) -> Cost:
         """The cost of `operations`, of which none run again in the backward."""
@@ -126,14 +129,34 @@ class Pricer(Issuing):
         and `saved_bytes` are kept.
         """
         again = self.run_again(operations, modules)
+        forward, replay = self._checkpointed(plain.forward, operations, again, modules)
         return replace(
             plain,
-            replay=plain.forward
-            if len(again) == len(operations)
-            else self._pass(again, "forward", self._collectives(again)),
+            forward=forward,
+            replay=replay,
             replay_flops=sum(map(mean_flops_of, again)) + self._adapter_flops(again),
             saved_bytes=saved_bytes + 0.0 * plain.model_flops,
         )
+
+    def _checkpointed(
+        self,
+        forward: Pass,
+        operations: Sequence[Operation],
+        again: Sequence[Operation],
+        modules: Iterable[RecomputeModule] | None,
+    ) -> tuple[Pass, Pass]:
+        """The forward that a checkpoint wraps, and its replay, which runs `again`."""
+        whole = len(again) == len(operations)
+        ahead_s, replay_s = hooks_s(modules) if self.checkpoint_hooks else (0.0, 0.0)
+        if not replay_s:
+            sent = self._collectives(again)
+            return forward, forward if whole else self._pass(again, "forward", sent)
+        share = self.launches(operations) / maximum(self.launches(again), 1)
+        passes = ((operations, ahead_s), (again, replay_s * share))
+        ahead, replay = (
+            self._pass(run, "forward", self._collectives(run), hook_s) for run, hook_s in passes
+        )
+        return ahead, replay
 
     def run_again(
         self, operations: Sequence[Operation], modules: Iterable[RecomputeModule] | None
@@ -180,8 +203,11 @@ class Pricer(Issuing):
         operations: Sequence[Operation],
         direction: Direction,
         collectives: Sequence[Collective],
+        hook_s: Number = 0.0,
     ) -> Pass:
-        """One direction of `operations`, in which the `collectives` among them run."""
+        """One direction of `operations`, in which the `collectives` among them run; the host takes
+        `hook_s` longer than it issues it, for each kernel.
+        """
         working = operations
         if direction == "weight_grad":  # of matrix products alone
             working = [op for op in operations if isinstance(op, Matmul)]
@@ -196,7 +222,10 @@ class Pricer(Issuing):
         context_s = sum(exposed[axis] for axis in AXES if axis.startswith("cp"))
         busy = own.total_s + sum(exposed.values())
         under = 0.0 if self.launches_block else busy
-        issued = [self._issue_s(op, direction) for op in working]
+        hook_s = hook_s * self.cluster.host_slowdown
+        issued = [
+            self._issue_s(op, direction) + hook_s * self._launches(op, direction) for op in working
+        ]
         host_s = maximum(self._with_routing_s(working, direction, sum(issued)) - under, 0.0)
         ahead = direction == "forward"
         if ahead and (chains := self._chains_s(operations, each_s, issued, traffic)):

@@ -22,7 +22,7 @@ from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.costmodels.units import format_seconds
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.schema import Cluster
-from meshplan.hardware_profiles.tunings import Tuning
+from meshplan.hardware_profiles.tunings import KERNEL_SCALES, Tuning
 from meshplan.planner.learn.likelihood import MOST, UNUSUAL, Seen
 from meshplan.planner.logs.steady import Steady
 from meshplan.planner.runs.attention import BEFORE_FLASH
@@ -77,11 +77,10 @@ class Slower:
     unusual: float = UNUSUAL
 
 
-KERNELS = ("matmul_scale", "attention_scale", "pointwise_scale")
 SLOWER = (
     Slower(
         "kernels take {factor:.2f} x as long on the GPUs",
-        "check clocks, power caps and temperatures (nvidia-smi -q -d PERFORMANCE)", KERNELS,
+        "check clocks, power caps and temperatures (nvidia-smi -q -d PERFORMANCE)", KERNEL_SCALES,
     ),
     Slower(
         "collectives take {factor:.2f} x as long",

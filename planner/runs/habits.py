@@ -17,7 +17,7 @@ from meshplan.planner.runs.attention import (
     attention_said,
     release_said,
 )
-from meshplan.planner.runs.compiling import compiling_said
+from meshplan.planner.runs.compiling import COMPILED, compiling_said
 from meshplan.planner.runs.dispatchers import DISPATCHERS
 from meshplan.planner.runs.engines import (
     LAST_GATHERED_WIDE,
@@ -140,8 +140,9 @@ def engine_of(row: Row) -> Engine:
     check_words(row.facts)
     engine = load_engine(_name_of(row))
     fsdp2 = engine.name in OF_FSDP2
-    kernels = compiling_said(engine, compiled=row.facts.compiled) | loss_said(row, engine)
-    kernels |= update_said(row) | assembly_said(row)
+    compiled, alone = row.facts.compiled, row.gpus == 1
+    kernels = compiling_said(engine, compiled=compiled, alone=alone) | loss_said(row, engine)
+    kernels |= _gradients_said(row, engine) | update_said(row) | assembly_said(row)
     kernels |= release_said(row) | attention_said(row.facts, engine)
     kernels |= _kernels_said(row.facts, fsdp2=fsdp2)
     if _fuses_no_llama(row, engine):
@@ -166,6 +167,17 @@ def engine_of(row: Row) -> Engine:
 def _xla_of(row: Row) -> dict[str, Any]:
     whole = row.zero == 0 and not row.facts.optimizer_states
     return WHOLE_XLA if whole else XLA
+
+
+def _gradients_said(row: Row, engine: Engine) -> dict[str, str]:
+    """Where FSDP's engine runs without FSDP nothing is copied: autograd takes what a product wrote
+    for the gradient of a 16-bit weight (torch/csrc/autograd/functions/accumulate_grad.h), and adds
+    to it from the second micro-batch on, which moves as many bytes as a copy in fp32 would.
+    """
+    copies = engine.kernels.gradient_add == "copied" and engine.name in COMPILED
+    alone = row.zero == 0 and row.dp == row.cp == 1 and row.global_batch == row.micro_batch
+    leaves = copies and alone and row.facts.optimizer_states == "bf16"
+    return {"gradient_add": "left"} if leaves else {}
 
 
 SUMS: dict[str, dict[str, Any]] = {

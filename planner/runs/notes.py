@@ -34,7 +34,7 @@ FACTS = {
     "qk_norm": "head: norms of queries and keys",
     "sinks": "1: attention sinks",
     "compiled": "0: torch.compile was off; 1: it was on, in a loop of one's own for the whole"
-    " model, head and all",
+    " model, head and all, or another compiler made one program of the step",
     "recomputed_share": "of the layers, the fraction that is recomputed in full, the others not",
     "fused_kernels": "liger: Hugging Face modules with Liger's kernels, the loss in chunks,"
     " liger_loss: that loss alone; norm, rope, gated: fused beside modules that nothing compiles;"

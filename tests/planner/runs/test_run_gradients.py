@@ -1,7 +1,7 @@
 """How a run's gradients add up, and in how many bits: by its row, else as its framework does."""
 
 import pytest
-from rows import ROW
+from rows import ROW, engine_of
 
 from meshplan.costmodels.setting import gradient_bytes
 from meshplan.hardware_profiles.tunings import Tuning
@@ -19,6 +19,26 @@ def test_gradients_added_by_a_kernel_of_their_own() -> None:
     moved = [gradient_bytes(run.engine, 2.0) for run in (said, plain)]
     assert moved == [10.0, 0.0]
     assert [run.engine.kernels.keeps_buffers for run in (said, plain)] == [False, True]
+
+
+ALONE = {
+    "framework": "torchtitan", "gpus": "1", "dp": "1", "tp": "1", "pp": "1", "zero": "0",
+    "micro_batch": "2", "global_batch": "2", "optimizer_states": "bf16",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("said", "bytes_"), [
+    pytest.param({}, 0.0, id="the product's own output is the gradient"),
+    pytest.param({"framework": "HF transformers + PyTorch FSDP1"}, 0.0, id="FSDP1's engine"),
+    pytest.param({"zero": "3"}, 6.0, id="FSDP copies: 2 + 4 bytes"),
+    pytest.param({"optimizer_states": ""}, 6.0, id="an fp32 weight's is cast: 2 + 4"),
+    pytest.param({"global_batch": "4"}, 6.0, id="the second is added: 2 + 2 + 2"),
+    pytest.param({"gpus": "2", "dp": "2", "global_batch": "4"}, 6.0, id="to be sent, copied"),
+    pytest.param({"framework": "DeepSpeed"}, 4.0, id="DeepSpeed's bucket: 2 + 2"),
+])  # fmt: skip
+def test_gradients_stay_where_fsdp_does_not_run(said: dict[str, str], bytes_: float) -> None:
+    """What is moved of a 16-bit gradient after its product, on one GPU."""
+    assert gradient_bytes(engine_of(ALONE | said), 2.0) == bytes_
 
 
 @pytest.mark.parametrize(
