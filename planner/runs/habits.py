@@ -32,6 +32,7 @@ from meshplan.planner.runs.fused_kernels import KERNELS, OWN, STATES
 from meshplan.planner.runs.issuing import issuing_said
 from meshplan.planner.runs.losses import LOSSES, loss_said
 from meshplan.planner.runs.rows import Facts, Row
+from meshplan.planner.runs.sharding import sharding_said
 from meshplan.planner.runs.tensor_plans import dtensor_said
 from meshplan.planner.runs.updates import update_said
 from meshplan.planner.runs.words import check_words
@@ -138,7 +139,7 @@ def engine_of(row: Row) -> Engine:
     kernels = compiling_said(engine, compiled=row.facts.compiled) | loss_said(row, engine)
     kernels |= update_said(row) | assembly_said(row)
     kernels |= release_said(row) | attention_said(row.facts, engine)
-    kernels |= _kernels_said(row.facts, fsdp2=fsdp2)
+    kernels |= _kernels_said(row.facts, fsdp2=fsdp2) | sharding_said(row, engine)
     if _fuses_no_llama(row, engine):
         kernels |= UNFUSED_LLAMA
     kernels |= issuing_said(row, engine) | dtensor_said(row, engine) | _replay_said(row, engine)
