@@ -173,6 +173,8 @@ class KernelHabits(Frozen):
                     under the other
     dtensor         "" where a compiler runs DTensors, tensor parallelism has none, or its plan was
                     not read (AutoModel, torchtune)
+    hooked_from     the ZeRO stage from which Megatron-FSDP shards, with hooks around layers and
+                    weights; 0: none
     functions_alone axes whose exchanges are functions of autograd that the host applies on a rank
                     of its own too: they find inside, forward and backward, that there is nothing to
                     send. On other axes, and elsewhere, nothing is issued then
@@ -265,6 +267,7 @@ class KernelHabits(Frozen):
     launches_block: bool = False
     checkpoint_hooks: bool = False
     dtensor: DTensorPlan = ""
+    hooked_from: int = Field(default=0, ge=0, le=3)
     functions_alone: tuple[Literal["tp", "ep"], ...] = ()
     communication_units: int = Field(default=0, ge=0)
     sink_token_s: float = Field(default=0.0, ge=0)

@@ -1,8 +1,8 @@
 """The two tables that a grid of layouts is priced from, and how its rows look things up in them.
 
 work      depends on (tp, cp, ep, etp, micro-batch, sequence parallel, the kinds of exchanges), on
-          which groups are on several nodes, and on whether ranks have several chunks: computing,
-          and the communication inside a layer
+          which groups are on several nodes, on whether ranks have several chunks, and on the ZeRO
+          stage where hooks go by it: computing, and the communication inside a layer
 weights   depends on (tp, dp cp, ep, etp, ZeRO stage, shard group): states, gradients, optimizer
 
 A grid of a million rows has a few thousand different entries in each.
@@ -93,8 +93,14 @@ def work_key(setting: Setting, layouts: Layouts) -> tuple[Ints, ...]:
         layouts.context_kind, layouts.dispatcher,
         *(place.astype(np.int64) for place in places),
         thousandths(layouts.activation_offload), *_inner_degrees(setting, layouts, ("tp", "cp")),
-        *_place_in_pods(setting, layouts),
+        *_place_in_pods(setting, layouts), *_hooked_stage(setting, layouts),
     )  # fmt: skip
+
+
+def _hooked_stage(setting: Setting, layouts: Layouts) -> tuple[Ints, ...]:
+    """The column that says which hooks a layer's weights have, 0: none."""
+    least = setting.engine.kernels.hooked_from
+    return (layouts.zero_stage * (layouts.zero_stage >= least),) if least else ()
 
 
 def weight_table(setting: Setting, layouts: Layouts) -> Table:

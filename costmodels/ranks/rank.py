@@ -51,6 +51,7 @@ from meshplan.costmodels.seconds.process_groups import (
     layer_groups,
     shard_group,
 )
+from meshplan.costmodels.seconds.sharding_hooks import hooks_of
 from meshplan.costmodels.setting import Setting, gradient_bytes, kernels_of, weight_gradient_bytes
 from meshplan.costmodels.weights.offload import HostTraffic, host_of, offloads
 from meshplan.costmodels.weights.traffic import WeightTraffic, weight_traffic
@@ -158,6 +159,7 @@ class Rank:
             adapter_casts=kernels.adapter_casts,
             dtensor=kernels.dtensor,
             functions_alone=kernels.functions_alone,
+            hooks=hooks_of(la.zero_stage * 1.0, kernels.hooked_from),
             overlap=engine.overlap,
             deduplicates=self.site.sends_single_copies,
             packed_bytes=self.packed_bytes,

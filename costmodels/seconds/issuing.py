@@ -1,8 +1,9 @@
 """What the host of one rank issues of a list of operations, and how long it takes.
 
-    issued  = (launches * launch_s * share + operators * operator_s) * host_slowdown + waits
+    issued  = (launches * launch_s * share + operators * operator_s + hooks) * host_slowdown + waits
 
     share   launch_share, of a dense layer in 16 bits times product_share  (`KernelHabits`)
+    hooks   of Megatron-FSDP, around layers and their weights  (`sharding_hooks`)
     waits   at tensor parallel's collectives, by DTensor and in pipelines across nodes, and at a
             router
 
@@ -38,6 +39,7 @@ from meshplan.costmodels.seconds.operation import (
     part_of_layer,
 )
 from meshplan.costmodels.seconds.process_groups import Group
+from meshplan.costmodels.seconds.sharding_hooks import Hooks
 from meshplan.costmodels.seconds.shared_links import Traffic
 from meshplan.costmodels.training import Lora
 from meshplan.hardware_profiles.dataclass import dataclass
@@ -54,6 +56,7 @@ class Issuing:
     graphed         parts of a layer that the host issues as one graph
     products_apart  whether the host issues a product for each expert
     fixed_capacity  whether experts take as many rows whatever routers choose
+    hooks           around layers and their weights, which add gradients to their buffers too
     from launch_share on    see `KernelHabits`
     """
 
@@ -71,6 +74,7 @@ class Issuing:
     adapter_casts: AdapterCasts = "none"
     dtensor: DTensorPlan = ""
     functions_alone: tuple[Axis, ...] = ()
+    hooks: Hooks | None = None
 
     def issued_s(self, operations: Sequence[Operation], direction: Direction) -> Number:
         """Seconds in which the host issues `operations`. Frozen weights have no gradient, and those
@@ -88,7 +92,19 @@ class Issuing:
         routed = any(op.name == "router" for op in operations)
         if routed and direction != "weight_grad" and not self.fixed_capacity:
             issued = issued + self.device.tuning.routing_s
-        return issued
+        return issued + self._hooks_s(operations, direction)
+
+    @property
+    def _unhooked(self) -> Number:
+        """1 where no hook adds gradients up, else 0."""
+        return 1 if self.hooks is None else 1 - self.hooks.present
+
+    def _hooks_s(self, operations: Sequence[Operation], direction: Direction) -> Number:
+        if self.hooks is None:
+            return 0.0
+        each = self.device.loops_over_experts
+        hooks_s = self.hooks.issued_s(operations, direction, each_expert=each)
+        return hooks_s * self.cluster.host_slowdown
 
     def _issue_s(self, op: Operation, direction: Direction) -> Number:
         """Of one."""
@@ -112,7 +128,7 @@ class Issuing:
         if isinstance(op, Matmul):
             is_backward = direction != "forward"
             beside = adapter_launches(op, self.lora, self.adapter_casts, backward=is_backward)
-            added = direction == "weight_grad" and self.gradient_bytes > 0
+            added = (direction == "weight_grad" and self.gradient_bytes > 0) * self._unhooked
             products = op.groups if self.products_apart and "experts" in op.modules else 1
             return beside + products + added + cast_calls(self.device.recipe, op, direction)
         if isinstance(op, (AttentionCore, Scan)):
@@ -159,4 +175,5 @@ class Issuing:
         ]
         in_order = list(issued)
         in_order[wait] = in_order[wait] + self.device.tuning.routing_s
+        in_order[0] = in_order[0] + self._hooks_s(operations, "forward")
         return in_step_s(in_order, lasting, wait)

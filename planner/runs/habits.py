@@ -32,6 +32,7 @@ from meshplan.planner.runs.fused_kernels import KERNELS, OWN, STATES
 from meshplan.planner.runs.issuing import issuing_said
 from meshplan.planner.runs.losses import LOSSES, loss_said
 from meshplan.planner.runs.rows import Facts, Row
+from meshplan.planner.runs.sharding import sharding_said
 from meshplan.planner.runs.tensor_plans import dtensor_said
 from meshplan.planner.runs.updates import update_said
 from meshplan.planner.runs.words import check_words
@@ -144,7 +145,7 @@ def engine_of(row: Row) -> Engine:
     kernels = compiling_said(engine, compiled=compiled, alone=alone) | loss_said(row, engine)
     kernels |= _gradients_said(row, engine) | update_said(row) | assembly_said(row)
     kernels |= release_said(row) | attention_said(row.facts, engine)
-    kernels |= _kernels_said(row.facts, fsdp2=fsdp2)
+    kernels |= _kernels_said(row.facts, fsdp2=fsdp2) | sharding_said(row, engine)
     if _fuses_no_llama(row, engine):
         kernels |= UNFUSED_LLAMA
     kernels |= issuing_said(row, engine) | dtensor_said(row, engine) | _replay_said(row, engine)

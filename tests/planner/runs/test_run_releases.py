@@ -105,3 +105,28 @@ def test_where_functions_are_applied_on_a_rank_of_its_own(
     run = run_of(ROW | {"framework": "megatron-lm", "year": "2026"} | said)
     assert run.engine.kernels.functions_alone == axes
     assert step_model(run, Tuning()).pricer.functions_alone == axes
+
+
+@pytest.mark.parametrize(
+    ("zero", "said", "hooked_from", "added"),
+    [
+        ("2", {"framework": "megatron-bridge (NeMo 25.11)"}, 2, "copied"),
+        ("3", {"framework": "megatron-bridge (NeMo 26.02)"}, 2, "copied"),
+        ("3", {"framework": "megatron-bridge (NeMo 25.09)"}, 2, "fused"),
+        ("3", {"framework": "megatron-bridge (NeMo 26.04)"}, 2, "fused"),
+        ("1", {"framework": "megatron-bridge (NeMo 25.11)"}, 2, "fused"),
+        ("1", {"framework": "megatron-bridge (NeMo 25.11, Megatron-FSDP)"}, 1, "added"),
+        ("3", {"framework": "megatron-lm (2026, Megatron-FSDP v1)"}, 1, "fused"),
+        ("3", {"framework": "megatron-lm (2026, Megatron-FSDP v2)"}, 1, "copied"),
+        ("3", {"framework": "nemo 25.07"}, 2, "fused"),
+    ],
+)
+def test_when_megatron_fsdp_adds_gradients_up_apart(
+    zero: str, said: dict[str, str], hooked_from: int, added: str
+) -> None:
+    """Megatron-Bridge 0.2 and 0.3 (NeMo 25.11 to 26.02), and the second Megatron-FSDP; under
+    ZeRO-1 where the name says that it ran.
+    """
+    kernels = run_of(ROW | {"zero": zero, "pp": "1"} | said).engine.kernels
+    assert (kernels.hooked_from, kernels.gradient_add) == (hooked_from, added)
+    assert kernels.keeps_buffers == (added == "fused")

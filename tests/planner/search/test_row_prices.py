@@ -10,7 +10,7 @@ from nightly import later
 from meshplan.costmodels.layouts import Floats
 from meshplan.costmodels.prices.known_work import KnownWork
 from meshplan.costmodels.prices.passes import PassSeconds, pass_seconds
-from meshplan.costmodels.prices.prices import least_micro_batch_s, mean_states_bytes
+from meshplan.costmodels.prices.prices import least_micro_batch_s, mean_states_bytes, price
 from meshplan.costmodels.setting import Setting
 from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.first_layouts import first_layout
@@ -209,3 +209,19 @@ def test_a_limit_leaves_the_layout_that_meets_it(question: Question) -> None:
 def _columns(prices: Coefficients) -> dict[str, list[int]]:
     each = {field.name: getattr(prices, field.name) for field in fields(prices)}
     return {name: x.tolist() for name, x in each.items() if isinstance(x, np.ndarray)}
+
+
+def test_a_grid_prices_each_stage_with_its_own_hooks() -> None:
+    """Under Megatron-FSDP the host takes longer for a layer, in a grid as alone."""
+    asked = Arguments(
+        model="llama-3.1-8b", gpus=8, cluster="dgx-h100", engine="megatron-bridge",
+        global_batch=64, seq_len="512",
+    )  # fmt: skip
+    question = ask(asked).question
+    space = space_of(question).layouts
+    alone = (space.micro_batch_size == 1) & (space.data_parallel == 8)
+    some = space.take(np.flatnonzero(alone))
+    forward_s = price(some, question.setting).forward_s.reshape(len(some), -1).min(axis=1)
+    of_stage = {zero: {*forward_s[some.zero_stage == zero]} for zero in (0, 1, 3)}
+    assert of_stage[0] == of_stage[1]
+    assert max(of_stage[1]) < min(of_stage[3])
