@@ -43,15 +43,13 @@ from meshplan.planner.search.simulation.cut_mixes import (
 )
 from meshplan.planner.search.simulation.layer_moves import LayerMoves
 from meshplan.planner.search.simulation.open_layouts import Open, OpenLayouts
-from meshplan.planner.search.simulation.pace import WorkPace
+from meshplan.planner.search.simulation.pace import ProofPace
 from meshplan.planner.search.simulation.path_search import PathSearch
 from meshplan.planner.search.simulation.simulated_plans import SimulatedPlans
 from meshplan.planner.space.legal_layouts import Space, Variant
 
 DEEP = 0.95  # times the best step: what is bounded below that is settled before its turn
 AHEAD = 3  # cuts that are mixed before their turn where there is a second processor
-WINDOW, LOOK = 4_000_000, 500_000
-"""Units of work whose pace says whether more is in vain; between two looks at it."""
 MOST_PASSES = 40  # over the stages of a layout that may be cut anywhere, once nothing else is open
 
 
@@ -93,8 +91,7 @@ class Simulated(SimulatedPlans):
         self.moves = LayerMoves(self, self.open)
         self._ahead_of_turn = AheadOfTurn(self._mixes)
         self._taught = set[Shape]()
-        self._pace: WorkPace | None = None
-        self._look_at = math.inf
+        self._pace: ProofPace | None = None
         self._ahead = frozenset[tuple[Kind, Variant]]()
 
     def prove(self, deadline: float | None) -> float:
@@ -102,7 +99,7 @@ class Simulated(SimulatedPlans):
         none is below the best.
         """
         self.tally.deadline = deadline
-        self._pace = WorkPace(window=WINDOW, first=WINDOW)
+        self._pace = ProofPace()
         left = self.settle_below(lambda: self.best_s, lambda row: self.best_s)
         self._pace = None
         try:
@@ -181,7 +178,7 @@ class Simulated(SimulatedPlans):
         left, settled = list[Open](), list[Open]()
         try:
             while self._goes_on() and self.open.least_s < most_s() * SETTLED:
-                if self._is_in_vain():
+                if self._pace and self._pace.is_in_vain(self.open, self.best_s, self.tally.left):
                     self.tally.left = 0
                     break
                 self.tell(self, left)
@@ -213,18 +210,6 @@ class Simulated(SimulatedPlans):
             self.tally.left += costs.MORE
             self._more -= costs.MORE
         return not self.tally.ended
-
-    def _is_in_vain(self) -> bool:
-        """Whether the proof cannot be finished with what is left, at the pace of what was spent
-        last, and the gap is not wide, which more work would close: what is open stays so.
-        """
-        if self._pace is None or self.tally.left > self._look_at:
-            return False
-        if self.open.least_s < self.best_s * costs.WIDE:
-            return False
-        self._look_at = self.tally.left - LOOK
-        lack_s = float(np.maximum(0.0, self.best_s - self.open.asked()[1]).sum())
-        return not self._pace.is_enough(self.tally.left, lack_s)
 
     def _far_below(self, limit_s: float) -> bool:
         """Whether the layout with the smallest bound of those bounded closely is settled at once,
