@@ -48,7 +48,7 @@ def test_the_first_work_may_be_longer() -> None:
 
 @dataclass
 class OpenBounds:
-    """Layouts with these bounds, one of which is settled with each look."""
+    """Layouts with these bounds."""
 
     bounds: list[float]
 
@@ -61,22 +61,29 @@ class OpenBounds:
 
 
 @pytest.mark.parametrize(
-    ("layouts", "bound_s", "ends"),
+    ("bound_s", "settled", "ends"),
     [
-        pytest.param(60, 0.99, True, id="8 of 60 in a window: 1.5 * 8 * 3 < 52"),
-        pytest.param(40, 0.99, False, id="8 of 40 in a window: 1.5 * 8 * 3 > 32"),
-        pytest.param(60, 0.96, False, id="the gap is wide: there is more budget"),
-        pytest.param(60, 1.01, False, id="nothing lacks"),
+        pytest.param(0.99, 0, True, id="60 layouts lack 0.01 s each, as a window before"),
+        pytest.param(0.99, 1, False, id="59 of them do: the least bound stays"),
+        pytest.param(0.99, -1, True, id="61 do: one was opened into two"),
+        pytest.param(0.96, 0, False, id="the gap is wide: that has a budget of its own"),
     ],
 )
-def test_a_proof_that_cannot_be_finished_is_in_vain(
-    layouts: int, bound_s: float, ends: bool
+def test_a_proof_is_in_vain_where_a_window_of_work_gains_nothing(
+    bound_s: float, settled: int, ends: bool
 ) -> None:
-    """Four windows of work, one layout of equal bounds for each look at it, of which a window has
-    eight: the least bound stays.
-    """
-    pace, open_layouts = ProofPace(), OpenBounds([bound_s] * layouts)
-    for left in range(4 * WINDOW, 3 * WINDOW, -LOOK):
-        assert not pace.is_in_vain(open_layouts, 1.0, left)  # type: ignore[arg-type]
-        open_layouts.bounds.pop()
-    assert pace.is_in_vain(open_layouts, 1.0, 3 * WINDOW) == ends  # type: ignore[arg-type]
+    """A step of 1 s; less work than a window says nothing, nor does what was gained before it."""
+    pace, end = ProofPace(), 3 * WINDOW
+    before: Any = OpenBounds([bound_s] * 70)
+    for left in range(4 * WINDOW + 2 * LOOK, end, -LOOK):
+        open_layouts: Any = OpenBounds([bound_s] * 60)
+        now = before if left > 4 * WINDOW else open_layouts
+        assert not pace.is_in_vain(now, 1.0, left)
+    assert pace.is_in_vain(OpenBounds([bound_s] * (60 - settled)), 1.0, end) == ends  # type: ignore[arg-type]
+
+
+def test_a_faster_plan_is_a_gain() -> None:
+    """Of the same bounds less lacks below 0.995 s than below 1 s."""
+    pace, open_layouts = ProofPace(), OpenBounds([0.99] * 60)
+    assert not pace.is_in_vain(open_layouts, 1.0, 4 * WINDOW)  # type: ignore[arg-type]
+    assert not pace.is_in_vain(open_layouts, 0.995, 3 * WINDOW)  # type: ignore[arg-type]
