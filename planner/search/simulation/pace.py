@@ -56,4 +56,4 @@ class ProofPace:
         while len(self._were) > 1 and self._were[1][0] - left >= WINDOW:
             self._were.pop(0)
         was_left, lacked_s = self._were[0]
-        return was_left - left >= WINDOW and lack_s >= lacked_s
+        return was_left - left >= WINDOW and lack_s >= lacked_s > 0
