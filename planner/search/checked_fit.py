@@ -65,7 +65,7 @@ NEARER = (1.01, 1.03, 1.07, 1.15, 1.3, 1.6, 2.2, 4.0)
 
 
 MOST_OFF_LIST, OFF_LIST_S = 2, 0.25
-"""Of a size, layouts that are asked for a cut off their list; deterministic seconds of each."""
+"""Of a size, layouts of which a cut off their list is looked for; deterministic seconds of each."""
 MOST_SIZES = 4  # that are asked, the largest first
 
 
@@ -195,12 +195,14 @@ class _Ranks:
     """The rows of a space, each asked for a plan whose ranks fit by every moment.
 
     layouts, cuts, off_list  that may still be asked
+    may_fit                  [row] whether its priced memory allows some cut, listed or not
     """
 
     def __init__(self, question: Question, space: Space, prices: Coefficients) -> None:
         self.question, self.setting = question, question.setting
         self.space, self.prices = space, prices
         self.layouts, self.cuts, self.off_list = MOST_LAYOUTS, MOST_CUTS, MOST_OFF_LIST
+        self.may_fit = row_fits(space, prices)
         every = np.arange(len(space.layouts))
         self.least: Priced = prices
         if self.setting.engine.kernels.counts_passes:
@@ -243,9 +245,12 @@ class _Ranks:
         if not self.off_list:
             return None, False
         self.off_list -= 1
+        proves = not memory_is_a_bound(self.setting)
+        if not self.may_fit[row]:
+            return None, proves
         problem = stage_problem(self.space, self.prices, row, variant)
         plan, known = any_cut(problem, OFF_LIST_S)
-        return plan.stages if plan else None, known and not memory_is_a_bound(self.setting)
+        return plan.stages if plan else None, known and proves
 
     def _plan(self, row: int, variant: Variant) -> tuple[tuple[Stage, ...] | None, bool]:
         problem = stage_problem(self.space, self.prices, row, variant)

@@ -5,13 +5,18 @@ than all layers take, those of its cuts that fit may be far slower than others: 
 experts, whose layers hold far more than those between, ranks must hold just so many of each kind.
 Moves of layers begin at cuts nearly as fast as the best plan, so not there. So where layouts whose
 chunks pass in rows leave the gap wide, CP-SAT is asked for any cut that fits
-(`planner.stages.any_cut`), and layers are moved from there. What it does not answer
-in little time ends this. Of V shapes the bound plays cuts itself. Nothing is proved.
+(`planner.stages.any_cut`), and layers are moved from there. It is not asked of a row whose ranks
+cannot hold all layers by their priced memory, however they are cut, and what it does not answer in
+little time ends this. Of V shapes the bound plays cuts itself. Nothing is proved.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
+
+import numpy as np
 
 from meshplan.costmodels.schedule.orders import V_SHAPED
+from meshplan.planner.bounds.inner import row_fits
 from meshplan.planner.cuts.moved_layers import MovedLayers
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem
 from meshplan.planner.search.simulation.alike_layouts import Alike
@@ -26,8 +31,8 @@ LIMIT_S, BUDGET = 0.05, 4_000_000  # deterministic seconds, and units of moves, 
 
 
 def cuts_off_list(proof: Simulated, every: Sequence[Alike], below_s: float) -> Iterator[NearCut]:
-    """Cuts of layouts of `every` that are bounded below a limit, the smallest bound and the fewest
-    chunks first.
+    """Cuts of layouts of `every` that are bounded below a limit and may fit, the smallest bound and
+    the fewest chunks first.
     """
     ways = sorted(
         (bound_s, each.shape[2], at, int(row))
@@ -35,14 +40,20 @@ def cuts_off_list(proof: Simulated, every: Sequence[Alike], below_s: float) -> I
         for row, bound_s in zip(each.rows.tolist(), each.bounds.tolist(), strict=True)
         if bound_s < below_s
     )  # fmt: skip
-    for _, _, at, row in ways[:ASKED]:
-        way = every[at].variant
+    likely = ((row, every[at].variant) for _, _, at, row in ways if may_fit(proof, row))
+    for row, way in islice(likely, ASKED):
         problem, _ = proof.problem(row, way)
         plan, known = (None, False) if proof.tally.late else any_cut(problem, LIMIT_S)
         if not known:
             return
         if plan is not None:
             yield _climbed(proof, row, way, problem, plan)
+
+
+def may_fit(proof: Simulated, row: int) -> bool:
+    """Whether a row may fit by its priced memory, in some cut."""
+    own = np.array([row])
+    return bool(row_fits(proof.space.take(own), proof.prices.take(own)).all())
 
 
 def _climbed(

@@ -52,6 +52,7 @@ from meshplan.planner.search.simulation.pace import WorkPace
 from meshplan.planner.search.simulation.ranks_that_fit import RanksThatFit
 from meshplan.planner.search.simulation.shaken_cuts import NearCut, near_the_fastest
 from meshplan.planner.search.simulation.simulated import Simulated
+from meshplan.planner.second_core import done_beside
 from meshplan.planner.space.legal_layouts import Variant
 
 BUDGET = 2_000_000  # units of work, as those of `planner.cuts.budget`: some 0.2 seconds
@@ -174,10 +175,13 @@ class FreeCutBounds:
         before_s = self.limit_s
         for each in cuts_elsewhere(self.proof, self._alike, self._met, self.limit_s):
             self._offer(*each)
-        for each in cuts_off_list(self.proof, self._alike, self._wide_s):
+        of = self.proof.copied()  # what one of these finds changes nothing of the other
+        off_list, near = done_beside(
+            lambda: list(cuts_off_list(of, self._alike, self._wide_s)),
+            lambda: near_the_fastest(of),
+        )
+        for each in [*off_list, *near]:
             self._offer(*each)
-        if near := near_the_fastest(self.proof):
-            self._offer(*near)
         return self.limit_s < before_s
 
     def _again(self, least_s: float, below_s: float) -> None:

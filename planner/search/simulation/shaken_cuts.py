@@ -36,13 +36,13 @@ class NearCut(NamedTuple):
     layers: Floats | Ints
 
 
-def near_the_fastest(proof: Simulated) -> NearCut | None:
+def near_the_fastest(proof: Simulated) -> list[NearCut]:
     """The fastest cut that is found near that of the fastest plan, where this has several chunks
-    and a list cuts its layout; None where none is faster.
+    and a list cuts its layout; none where none is faster.
     """
     best = proof.ranked()[0]
     if best.variant.virtual_stages == 1 or best.row not in proof.kept:
-        return None
+        return []
     row, stages = proof.row_of(best), best.plan.stages
     problem, _ = proof.problem(row, best.variant)
     times = proof.times_of(row, best.variant, stages)
@@ -51,8 +51,8 @@ def near_the_fastest(proof: Simulated) -> NearCut | None:
     while not proof.tally.late and (end := next(ends, None)) is not None:
         stages, step_s = end
     if step_s >= best.step_s * SETTLED:
-        return None
-    return NearCut(row, best.variant, layers_of(stages, tuple(best.variant.modes)))
+        return []
+    return [NearCut(row, best.variant, layers_of(stages, tuple(best.variant.modes)))]
 
 
 def shakes(

@@ -43,6 +43,7 @@ from meshplan.planner.search.simulation.cut_mixes import (
 )
 from meshplan.planner.search.simulation.layer_moves import LayerMoves
 from meshplan.planner.search.simulation.open_layouts import Open, OpenLayouts
+from meshplan.planner.search.simulation.pace import ProofPace
 from meshplan.planner.search.simulation.path_search import PathSearch
 from meshplan.planner.search.simulation.simulated_plans import SimulatedPlans
 from meshplan.planner.space.legal_layouts import Space, Variant
@@ -90,6 +91,7 @@ class Simulated(SimulatedPlans):
         self.moves = LayerMoves(self, self.open)
         self._ahead_of_turn = AheadOfTurn(self._mixes)
         self._taught = set[Shape]()
+        self._pace: ProofPace | None = None
         self._ahead = frozenset[tuple[Kind, Variant]]()
 
     def prove(self, deadline: float | None) -> float:
@@ -97,7 +99,9 @@ class Simulated(SimulatedPlans):
         none is below the best.
         """
         self.tally.deadline = deadline
+        self._pace = ProofPace()
         left = self.settle_below(lambda: self.best_s, lambda row: self.best_s)
+        self._pace = None
         try:
             self._settle_exactly(left)
             self.moves.end(self.ranked(), beside=True)
@@ -174,6 +178,9 @@ class Simulated(SimulatedPlans):
         left, settled = list[Open](), list[Open]()
         try:
             while self._goes_on() and self.open.least_s < most_s() * SETTLED:
+                if self._pace and self._pace.is_in_vain(self.open, self.best_s, self.tally.left):
+                    self.tally.left = 0
+                    break
                 self.tell(self, left)
                 if self.tally.left < self._early:
                     self._early = -math.inf

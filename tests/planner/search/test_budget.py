@@ -25,6 +25,7 @@ from meshplan.planner.search.simulation import cut_mixes
 from meshplan.planner.search.simulation.cut_mixes import AheadOfTurn
 from meshplan.planner.search.simulation.layer_moves import LayerMoves
 from meshplan.planner.search.simulation.open_layouts import Open, OpenLayouts
+from meshplan.planner.search.simulation.pace import ProofPace
 from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.space.pins import parse_pins
@@ -110,6 +111,19 @@ def test_what_costs_more_than_is_left_is_done_once(
     done = counted(monkeypatch, owner, name)
     solve(QUESTION, 1)
     assert len(done) == 1
+
+
+def test_a_proof_in_vain_leaves_open_what_it_has_not_settled(
+    least_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its bound; what was found until then is kept, and runners-up are looked for."""
+    monkeypatch.setattr(ProofPace, "is_in_vain", lambda *_: True)
+    settled = counted(monkeypatch, Simulated, "_settle")
+    found = solve(QUESTION, 1)
+    assert not settled
+    assert found.listed_bound_s < least_s < found.solutions[0].step_time_s * (1 + 1e-9)
+    assert solve(QUESTION, 2).solutions[1].step_time_s < math.inf
+    assert settled
 
 
 def test_closer_bounds_are_charged_by_their_work(monkeypatch: pytest.MonkeyPatch) -> None:

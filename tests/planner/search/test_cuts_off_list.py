@@ -12,6 +12,7 @@ from meshplan.planner.search.simulation.alike_layouts import Alike
 from meshplan.planner.search.simulation.cuts_off_list import cuts_off_list
 from meshplan.planner.search.simulation.listed_layouts import plan_of
 from meshplan.planner.search.simulation.simulated import Simulated
+from meshplan.planner.stages.any_cut import any_cut
 
 
 def wide_open(seeds: int) -> Iterator[tuple[Simulated, Alike]]:
@@ -41,8 +42,28 @@ def test_what_is_not_answered_in_little_time_is_the_last(monkeypatch: pytest.Mon
     """The others are no likelier to be."""
     asked = []
     monkeypatch.setattr(module, "any_cut", lambda *each: asked.append(each) or (None, False))
-    rows = [(proof, each) for proof, each in wide_open(7) if each.shape[0] not in V_SHAPED]
+    rows = [
+        (proof, each) for proof, each in wide_open(7)
+        if each.shape[0] not in V_SHAPED and all(module.may_fit(proof, row) for row in each.rows)
+    ]  # fmt: skip
     proof, alike = max(rows, key=lambda each: len(each[1].rows))
     assert len(alike.rows) > 1
     assert list(cuts_off_list(proof, [alike], 3.0)) == []
     assert len(asked) == 1
+
+
+def test_of_rows_that_cannot_hold_all_layers_no_cut_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CP-SAT proves it, so it is not asked; nor do such rows count among those that are."""
+    refused, asked = 0, []
+    monkeypatch.setattr(module, "any_cut", lambda *each: asked.append(each) or (None, True))
+    for proof, alike in wide_open(9):
+        if alike.shape[0] in V_SHAPED:
+            continue
+        fits = [module.may_fit(proof, row) for row in alike.rows]
+        for row in alike.rows[np.logical_not(fits)].tolist():
+            assert any_cut(proof.problem(row, alike.variant)[0]) == (None, True)
+            refused += 1
+        asked.clear()
+        assert list(cuts_off_list(proof, [alike], 3.0)) == []
+        assert len(asked) == min(module.ASKED, sum(fits))
+    assert refused > 5

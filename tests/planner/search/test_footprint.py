@@ -247,6 +247,22 @@ def test_a_refusal_says_where_other_cuts_might_fit(engine: str, chunks: str, sai
     assert any("another split of the layers may fit" in line for line in lines) == said
 
 
+@pytest.mark.few(1)
+def test_no_cut_is_looked_for_where_ranks_cannot_hold_all_layers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the priced memory of a row, of which the lists have no cut either: it settles nothing, as
+    ranks may need less than is priced.
+    """
+    asked = Question(
+        model=read_model("qwen3.5-122b-a10b")[1], cluster=load_cluster("dgx-h100"), gpus=32,
+        training=Training(seq_len=131072, global_batch_size=256), engine=load_engine("generic"),
+        pins=parse_pins({"micro_batch_size": "1"}),
+    )  # fmt: skip
+    monkeypatch.setattr(checked_fit, "any_cut", lambda *_: pytest.fail("CP-SAT was asked"))
+    assert checked_fit.checked_fit(asked, 32) == (None, False)
+
+
 @pytest.mark.parametrize(
     ("axis", "text", "said"),
     [
