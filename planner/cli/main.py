@@ -311,7 +311,7 @@ class Dropping(io.FileIO):
 def _drop_unwritable() -> None:
     """Standard error does not end a command because its disk is full or its reader left."""
     sys.stderr = io.TextIOWrapper(
-        Dropping(sys.stderr.fileno(), "w", closefd=False),  # type: ignore[arg-type]
+        Dropping(sys.stderr.fileno(), "w", closefd=False),
         encoding=sys.stderr.encoding, errors=sys.stderr.errors, write_through=True,
     )  # fmt: skip
 

@@ -102,6 +102,20 @@ def test_a_strangers_attention_may_take_a_third(monkeypatch: pytest.MonkeyPatch)
     )
 
 
+@pytest.mark.parametrize(("vendor", "on"), [("nvidia", "GPUs"), ("cpu", "cores")])
+def test_slow_kernels_are_of_the_devices_at_hand(vendor: str, on: str) -> None:
+    """Kernels 1.3 times as slow, on GPUs and on the cores of a host that has no nvidia-smi."""
+    model = model_of(plan_of("llama-3.1-8b", LAYOUTS[0], TRAINING))
+    cluster = model.setting.cluster
+    gpu = cluster.gpu.model_copy(update={"vendor": vendor})
+    setting = replace(model.setting, cluster=cluster.model_copy(update={"gpu": gpu}))
+    model = StepModel(setting, model.layout)
+    seen = Seen(step_time_s=1.3 * model.time().step_time_s, step_deviation=0.1)
+    named = next(each for each in reasons(model, seen, STEADY) if "kernels take" in each.name)
+    assert named.name.endswith(f"x as long on the {on}")
+    assert ("nvidia-smi" in named.try_this) == (on == "GPUs")
+
+
 def test_sockets_that_the_log_names_are_a_hypothesis() -> None:
     """Two nodes whose network has a fortieth of its rate: found, by 40, where NCCL says sockets."""
     layout = replace(LAYOUTS[0], data_parallel=16, stages=even_stages(32, 1))
