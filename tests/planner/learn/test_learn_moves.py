@@ -11,6 +11,7 @@ from random_plans import plan_of
 from two_layouts import APART, LAYOUTS, PLANS, TRAINING, model_of, timed
 
 from meshplan.costmodels.layout import even_stages
+from meshplan.costmodels.step.step import StepModel
 from meshplan.hardware_profiles.tunings import load_fit
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.learn import shrink
