@@ -48,6 +48,7 @@ class Legality(Frozen):
                        ranks of tensor parallelism split each expert: "free": as many as one likes;
                        "without_ep": all of them where experts are not spread over ranks, else none
     tied_with_pipeline a model whose head reuses the embedding's weights trains in a pipeline
+    pipeline_in_code   the training code builds the pipeline: no file that is exported has one
     zero_with_pipeline ZeRO stages that compose with pipeline parallelism
     zero_with_split_backward
                        those of them that compose with a schedule which computes the gradients of
@@ -106,6 +107,7 @@ class Legality(Frozen):
         Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4", "mxfp8_experts"], ...
     ]
     tied_with_pipeline: bool = True
+    pipeline_in_code: bool = False
     zero_with_split_backward: tuple[int, ...] | None = None
     recompute_with_split_backward: bool = True
     micro_batches_short_of_pp: int = Field(default=0, ge=0)

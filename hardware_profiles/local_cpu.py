@@ -16,6 +16,17 @@ from typing import Any
 from meshplan.hardware_profiles.schema import Gpu
 
 LOCAL_CPU = "local-cpu"
+NOT_MEASURED = (
+    "this machine's rates, read off its processor's description and not measured: steps may be "
+    "several times shorter, and the range does not hold (meshplan profile --quick)"
+)
+
+
+def is_unmeasured(cluster: str) -> bool:
+    """Whether the cluster of this name is this machine by its processor's description."""
+    return cluster.partition(":")[0] == LOCAL_CPU
+
+
 ASSUMED_CLOCK_HZ = 3e9
 TURBO_OVER_BASE = 1.3  # server parts under load on all cores; no more than a guess
 MEMORY_BYTES_PER_S = 15e9  # per core: eight DDR5 channels over the cores of a current server

@@ -37,8 +37,10 @@ from meshplan.executor.launch.tournament import contenders, heats, tournament
 from meshplan.executor.launch.written import FILES as WRITTEN
 from meshplan.executor.launch.written import file_text, write_file
 from meshplan.hardware_profiles.engines import NATIVE
+from meshplan.hardware_profiles.local_cpu import NOT_MEASURED, is_unmeasured
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.case.plan_file import Plan, read_plan, write_plan
+from meshplan.planner.case.reading import python_path
 from meshplan.planner.text_files import check_writable, write_text
 
 EngineName = Literal[
@@ -103,6 +105,8 @@ def carry_out(order: Order, console: Console) -> RunResult | None:
         print_result(result, console)
     else:
         result = _run(plan, settings, order.folder, top=order.top, console=console)
+    if result.inside_band is False and is_unmeasured(order.where.cluster or plan.cluster.name):
+        typer.echo(f"note: the plan is priced by {NOT_MEASURED}", err=True)
     if order.trace:
         priced_by = profile_of(plan, order.where.cluster)
         _write_trace(order.trace, plan, priced_by, order.folder / RANKS)
@@ -200,7 +204,8 @@ def _shown(plan: Plan, settings: RunSettings, out: Path) -> str:
         return f"# `meshplan export` writes {written} into {out}\n{command}"
     exported = export_for(plan.engine, plan, settings)
     files = (f"# {out / name}\n{text}" for name, text in exported.files.items())
-    return "\n".join([*files, command_of(exported, out)])
+    path = python_path(exported.launch, exported.files, out)
+    return "\n".join([*files, path + command_of(exported, out)])
 
 
 def _run(plan: Plan, settings: RunSettings, out: Path, *, top: int, console: Console) -> RunResult:

@@ -92,6 +92,11 @@ def _measure_as_rank(options: Options) -> None:
 def _start(
     options: Options, starter: Starter, *, nodes: int, processes: int | None, print_only: bool
 ) -> None:
+    if nodes > 1 and starter.launcher is Launcher.torchrun:
+        raise CannotRun(
+            f"--nodes {nodes} needs --launcher slurm; without Slurm start `meshplan profile` by "
+            "torchrun on every host"
+        )
     here = starter.launcher is Launcher.torchrun and not (print_only and processes)
     found = find_hardware() if here else None
     per_node = processes or _ranks_of_a_host(found, options.device)

@@ -20,7 +20,7 @@ from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.fingerprint import cluster_hash
 from meshplan.hardware_profiles.load_models import known_as
-from meshplan.hardware_profiles.local_cpu import LOCAL_CPU
+from meshplan.hardware_profiles.local_cpu import NOT_MEASURED, is_unmeasured
 from meshplan.hardware_profiles.names import checked_name
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.answer.arguments import Arguments as Arguments
@@ -84,7 +84,7 @@ def ask(
     cluster, note = _with_headroom(a, profile, engine)
     notes += [note] if note else []
     more += _assumed(a, engine, cluster_name)
-    more += _release_assumed(model, engine, cluster)
+    more += _release_assumed(model, engine, cluster) + _code_assumed(a, engine)
     engine = _taught(a, engine, cluster, more)
     check_formats(training.precision, cluster, engine)
     training = with_trained(a, replace(training, images=images), model, engine, more)
@@ -170,13 +170,21 @@ def _assumed(a: Arguments, engine: Engine, cluster_name: str) -> list[str]:
     if a.engine is None:
         why = f", that of {a.learned}" if a.learned else " (--engine chooses another)"
         assumed.append(f"assumed: engine {engine.name}{why}")
-    if cluster_name.partition(":")[0] == LOCAL_CPU:
-        assumed.append(
-            "assumed: this machine's rates, read off its processor's description and not measured: "
-            "steps may be several times shorter, and the range does not hold (meshplan profile "
-            "--quick)"
-        )
+    if is_unmeasured(cluster_name):
+        assumed.append(f"assumed: {NOT_MEASURED}")
     return assumed
+
+
+def _code_assumed(a: Arguments, engine: Engine) -> list[str]:
+    """That the training code builds pipelines, where nobody has said how long they are."""
+    rules = engine.legality
+    may_have = a.gpus > 1 and rules.zero_with_pipeline and "pipeline_parallel" not in a.pins
+    if not (rules.pipeline_in_code and may_have):
+        return []
+    return [
+        "assumed: training code that can build a pipeline, which no exported file of "
+        f"{engine.name} has (`plan --pp 1` leaves it out)"
+    ]
 
 
 def _release_assumed(model: Model, engine: Engine, cluster: Cluster) -> list[str]:

@@ -7,8 +7,10 @@ command, and what the format cannot express.
 """
 
 import math
+import shlex
 from collections.abc import Mapping
 from dataclasses import field
+from pathlib import Path
 from typing import Any, Literal
 
 from meshplan.costmodels.layout import InvalidLayout, Layout, Stage
@@ -274,6 +276,16 @@ class Exported:
     files: Mapping[str, str]
     launch: str
     cannot_say: tuple[CannotSay, ...] = ()
+
+
+def python_path(launch: str, files: Mapping[str, str], folder: Path) -> str:
+    """What stands before a command that starts one of the files in `folder` as a module, so that
+    Python finds it; "" where none is.
+    """
+    words = shlex.split(launch)
+    if any(Path(name).stem in words for name in files if name.endswith(".py")):
+        return f"PYTHONPATH={shlex.quote(str(folder))}:$PYTHONPATH "
+    return ""
 
 
 def check_dividing(facts: Mapping[str, Fact], gpus: int, inner: int) -> None:

@@ -18,7 +18,14 @@ from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.planner.case.limits import MOST, too_large
 from meshplan.planner.case.missing import FLAGS
 from meshplan.planner.case.plan_file import Plan, UnreadablePlan, read_plan
-from meshplan.planner.case.reading import Exported, Mode, Reading, Start, UnreadableConfig
+from meshplan.planner.case.reading import (
+    Exported,
+    Mode,
+    Reading,
+    Start,
+    UnreadableConfig,
+    python_path,
+)
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.case.settings import (
     FILE,
@@ -216,9 +223,7 @@ def _from_here(launch: str, files: Mapping[str, str], folder: Path | None) -> st
         return launch
     named = re.compile("|".join(rf"(?<![\w./-]){re.escape(name)}(?![\w./-])" for name in files))
     command = named.sub(lambda found: shlex.quote(str(folder / found[0])), launch)
-    if any(Path(name).stem in shlex.split(launch) for name in files if name.endswith(".py")):
-        return f"PYTHONPATH={shlex.quote(str(folder))}:$PYTHONPATH {command}"
-    return command
+    return f"{python_path(launch, files, folder)}{command}"
 
 
 def _written(folder: Path, name: str, text: str) -> Path:

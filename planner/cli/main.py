@@ -7,8 +7,9 @@
                    folders without any plan or config
               3    nothing fits, or the search of `plan` was ended before it found a layout; the
                    run of `execute` was outside its band
-              130  Ctrl-C elsewhere
+              130  Ctrl-C elsewhere; SIGTERM of `execute` and `profile`, which end their processes
               141  the reader of standard output left before its end (`| head`)
+              143  SIGTERM elsewhere, as a shell counts it
 
 A command's module is imported when the command is called, so that `meshplan --help` answers at
 once and a command pays only for what it needs.
@@ -21,6 +22,7 @@ with importing():
     import errno
     import gc
     import importlib
+    import io
     import os
     import signal
     import sys
@@ -291,9 +293,33 @@ def _open_closed() -> None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, mode), "w"))
 
 
+class Dropping(io.FileIO):
+    """Standard error, which drops what it cannot write: of progress, notes and errors none is the
+    answer, nor changes its exit code.
+    """
+
+    def write(self, data: Any, /) -> int:
+        """All of `data`, as far as it is taken."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in UNWRITABLE:
+                raise
+            return memoryview(data).nbytes
+
+
+def _drop_unwritable() -> None:
+    """Standard error does not end a command because its disk is full or its reader left."""
+    sys.stderr = io.TextIOWrapper(
+        Dropping(sys.stderr.fileno(), "w", closefd=False),
+        encoding=sys.stderr.encoding, errors=sys.stderr.errors, write_through=True,
+    )  # fmt: skip
+
+
 def main() -> None:
     """The console entry."""
     _open_closed()
+    _drop_unwritable()
     try:
         try:
             app()

@@ -3,10 +3,14 @@ accept in silence (an empty value, an option given twice).
 """
 
 import difflib
+import re
 import sys
 from collections.abc import Container, Iterator
 from itertools import pairwise
 from typing import Any
+
+MOST_TOLD = 2
+"""Options that an unknown one is answered with by their help: more of them say nothing."""
 
 _NO_INTEGER = "Input should be a valid integer"
 
@@ -28,7 +32,9 @@ def with_value(error: Any, args: list[str]) -> str:
 
 
 def _near_option(error: Any) -> str:
-    """What is wrong; of an unknown option with those that have its letters, dashes not counted."""
+    """What is wrong; of an unknown option with those that have its letters, dashes not counted, or
+    else those whose help has it as a word.
+    """
     unknown = getattr(error, "option_name", None)
     if unknown is None or error.ctx is None:
         return str(error.format_message())
@@ -38,8 +44,18 @@ def _near_option(error: Any) -> str:
     inside = [name for name in options if word and word in name.strip("-").split("-")]
     close = difflib.get_close_matches(word, [name[2:] for name in options], cutoff=0.7)
     names = list(dict.fromkeys([*(f"--{name}" for name in close), *inside]))[:4]
-    hint = f" (close names: {', '.join(names)})" if names else ""
-    return f"{error.message}{hint}"
+    if names:
+        return f"{error.message} (close names: {', '.join(names)})"
+    told = _told_of(word, error.ctx.command.params)
+    return f"{error.message} (it may be {' or '.join(told)})" if told else str(error.message)
+
+
+def _told_of(word: str, params: Any) -> list[str]:
+    """The options whose help has `word` as a word of its own, if they are few."""
+    own = re.compile(rf"(?<![\w-]){re.escape(word)}(?![\w-])", re.IGNORECASE)
+    found = [param for param in params if own.search(getattr(param, "help", None) or "")]
+    names = [name for param in found for name in param.opts if name.startswith("--")]
+    return names if len(names) <= MOST_TOLD else []
 
 
 def refuse_empty(args: list[str]) -> None:

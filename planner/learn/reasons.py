@@ -93,6 +93,11 @@ SLOWER = (
         ("launch_s", "micro_batch_s", "step_s", "routing_s"),
     ),
 )  # fmt: skip
+ON_CORES = Slower(
+    "kernels take {factor:.2f} x as long on the cores",
+    "check what else runs on them (top), their clocks and power caps", KERNELS,
+)  # fmt: skip
+"""The first of `SLOWER`, of a cluster of CPUs."""
 SOCKETS = Slower(
     "NCCL's TCP sockets between nodes have 1/{factor:.0f} of the network's bandwidth",
     "NCCL_DEBUG=INFO: look for its network plugin, NCCL_IB_HCA, /dev/infiniband in the container",
@@ -191,7 +196,9 @@ def _with_setting(model: StepModel, **update: Any) -> StepModel:
 
 def _slowed(model: StepModel, seen: Seen, as_is: float) -> Iterator[Reason]:
     measured_s, expected_s = seen.step_time_s, model.time().step_time_s
-    for slower in (*SLOWER, *(SOCKETS,) * seen.over_sockets):
+    on_cores = model.setting.cluster.gpu.vendor == "cpu"
+    slowed = (ON_CORES, *SLOWER[1:]) if on_cores else SLOWER
+    for slower in (*slowed, *(SOCKETS,) * seen.over_sockets):
         seconds_at = partial(slower_s, model, slower)
         most = MOST ** (slower.unusual / UNUSUAL)
         factor, under_s = needed(seconds_at, measured_s, most)

@@ -24,6 +24,7 @@ from meshplan.planner.search.footprint import FEWER, LARGER, NEAREST, Explanatio
 from meshplan.planner.search.least_memory import Fit, NearestMiss
 from meshplan.planner.search.rows.priced_space import Question, space_of
 from meshplan.planner.space.axis_rules import divisors
+from meshplan.planner.space.funnel import PINNED
 from meshplan.planner.space.pins import NUMBER_AXES
 from meshplan.planner.space.stage_splits import lists_all
 from meshplan.planner.space.words import bounds_memory
@@ -168,8 +169,7 @@ def _nearest_lines(question: Question, why: Explanation) -> Iterator[str]:
     if why.nearest is None and why.beyond_host:
         return
     if why.nearest is None:
-        most = f"the rule that excludes most of them: {_largest_rule(why)}"
-        yield _no_divisor_line(question) or _too_many_line(question) or most
+        yield _no_divisor_line(question) or _too_many_line(question) or _rule_line(why)
         return
     stages = stage_memory(step_model_of(case_at(question, why.nearest.layout)))
     part = largest_part(max(stages, key=lambda stage: stage.needed))
@@ -290,9 +290,13 @@ def _too_many_line(question: Question) -> str:
     return ""
 
 
-def _largest_rule(why: Explanation) -> str:
-    rules = sorted(why.dropped.items(), key=lambda item: -item[1])
-    return rules[0][0] if rules else "no shape divides"
+def _rule_line(why: Explanation) -> str:
+    """The rule that excludes most; of rows that pins thin out, one that the user has not stated."""
+    largest = max(why.dropped, key=lambda rule: why.dropped[rule], default="no shape divides")
+    last = next(reversed(why.dropped), largest)
+    if largest.startswith(PINNED) and not last.startswith(PINNED):
+        return f"the rule that excludes the last that the pins leave: {last}"
+    return f"the rule that excludes most of them: {largest}"
 
 
 def misfit_document(

@@ -140,10 +140,10 @@ def open_replicas(funnel: Funnel, training: Training, sizes: Ints, gpus_per_node
 
 
 def _pipelines(funnel: Funnel, model: Model, legality: Legality) -> None:
+    funnel.keep_pinned("pipeline_parallel")
     if model.tied and not legality.tied_with_pipeline:
         whole = funnel["pipeline_parallel"] == 1
         funnel.keep(whole, "the engine has no pipeline of a model with tied embeddings")
-    funnel.keep_pinned("pipeline_parallel")
     pp = funnel["pipeline_parallel"]
     degrees, which = numbered(pp)
     apart = apart_allowed(funnel.pins)

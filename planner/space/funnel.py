@@ -8,6 +8,9 @@ from numpy.typing import NDArray
 from meshplan.costmodels.layouts import Ints
 from meshplan.planner.space.pins import Pins
 
+PINNED = "pinned: "
+"""Begins the reason of rows that a pin of the user's excludes."""
+
 
 class Funnel:
     """Columns that grow axis by axis and shrink rule by rule."""
@@ -58,7 +61,7 @@ class Funnel:
     def keep_pinned(self, axis: str) -> None:
         """Only the rows that the user's pin on `axis` allows."""
         if pin := self.pins.axes.get(axis):
-            self.keep(pin.allows_each(self[axis]), f"pinned: {axis} {pin.text}")
+            self.keep(pin.allows_each(self[axis]), f"{PINNED}{axis} {pin.text}")
 
     def is_pinned(self, axis: str) -> bool:
         """Whether the user pinned `axis`, which lifts its default range."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from called import executed
+from called import executed, run
 from small_torchrun import stand_in
 from tiny_runs import (
     DP2,
@@ -65,6 +65,25 @@ def test_print_starts_nothing(tmp_path: Path) -> None:
     assert answer.exit_code == 0, answer.output
     assert "torch.distributed.run --standalone --nproc-per-node=2" in answer.output
     assert not (tmp_path / "plan.run").exists()
+
+
+def test_a_printed_command_of_a_module_finds_it(tmp_path: Path) -> None:
+    """torchtitan's configuration is a module in the run's folder, which Python is told of."""
+    plan = tiny_plan(replace(DP2, zero_stage=2)).model_copy(update={"engine": "torchtitan"})
+    write_plan(plan, tmp_path / "plan.yaml")
+    answer = executed([str(tmp_path / "plan.yaml"), "--print", "--out", str(tmp_path / "a b")])
+    assert answer.exit_code == 0, answer.output
+    command = answer.output.splitlines()[-1]
+    assert command.startswith(f"PYTHONPATH='{tmp_path}/a b':$PYTHONPATH {sys.executable} ")
+
+
+def test_hosts_of_a_profile_are_not_left_out(tmp_path: Path) -> None:
+    """Two hosts need Slurm, or torchrun by hand; measuring one is no answer."""
+    out = tmp_path / "cluster.toml"
+    answer = run("profile", "-o", str(out), "--nodes", "2", "--print")
+    assert (answer.exit_code, answer.stdout) == (2, "")
+    assert answer.stderr.startswith("error: --nodes 2 needs --launcher slurm; without Slurm")
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_commands_import_no_torch() -> None:

@@ -90,6 +90,40 @@ def test_no_layout_is_legal() -> None:
     assert "without the pin tensor_parallel 5 one fits" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("engine", "pinned", "why"),
+    [
+        ("torchtitan", "2", "the engine has no pipeline of a model with tied embeddings"),
+        ("transformers", "2", "the engine does not combine this ZeRO stage with a pipeline"),
+    ],
+)
+def test_a_pin_that_the_engine_denies_is_told_why(engine: str, pinned: str, why: str) -> None:
+    """Not that the pin leaves nothing, which is no news, but what forbids what it asks for."""
+    result = run("plan", "qwen3-1.7b", "--gpus", "4", "--cluster", "workstation-4x4090",
+                 "--engine", engine, "--global-batch", "64", "--pp", pinned)  # fmt: skip
+    assert result.exit_code == 3
+    assert why in " ".join(result.stderr.split())
+    assert "without the pin pipeline_parallel 2 one fits (legal there: 1)" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--engine", "deepspeed"), True),
+        (("--engine", "deepspeed", "--pp", "1"), False),
+        (("--engine", "deepspeed", "--pp", "2"), False),
+        (("--engine", "accelerate"), False),
+        (("--engine", "megatron"), False),
+    ],
+)
+def test_pipelines_of_code_alone_are_said(words: tuple[str, ...], *, said: bool) -> None:
+    """No file of DeepSpeed's has a pipeline; Megatron's has, and Accelerate never."""
+    result = run("plan", "llama-3.1-8b", "--gpus", "8", "--cluster", "dgx-h100", "--global-batch",
+                 "16", "--top", "1", *words, "--json")  # fmt: skip
+    notes = " ".join(json.loads(result.stdout)["notes"])
+    assert ("training code that can build a pipeline" in notes) == said
+
+
 def test_the_fewest_gpus_by_a_bound_of_memory_are_called_so() -> None:
     """With activations on the host beside recomputation fewer GPUs may hold what is priced to need
     more; Megatron-LM recomputes nothing there.
@@ -153,6 +187,10 @@ def test_what_is_pinned_needs_more_than_there_is(words: tuple[str, ...], why: st
         (["plan", "tiny-llama", "--gpuss", "8"], "No such option: --gpuss (close names: --gpus"),
         (["plan", "tiny-llama", "--batch", "8"], "--batch (close names: --global-batch, "),
         (["plan", "tiny-llama", "--quiet"], "No such option: --quiet ("),
+        (["learn", "a.log", "--plan", "b.yaml"], "No such option: --plan (it may be --config)"),
+        (["diagnose", "a.log", "--plan", "b.yaml"], "--plan (it may be --config)"),
+        (["plan", "tiny-llama", "--profile", "a.toml"], "--profile (it may be --cluster)"),
+        (["plan", "tiny-llama", "--tokens", "8"], "--tokens (close names: "),
         (
             ["plan", "tiny-llama", "--gpus", "8", "--global-batch", "4M"],
             "--global-batch 4M: it is a whole number, such as 8; --global-batch-tokens counts",

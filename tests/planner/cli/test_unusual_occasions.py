@@ -186,6 +186,26 @@ def test_full_standard_output_is_one_line(unbuffered: str) -> None:
     assert done.stderr == "error: cannot write standard output: No space left on device\n"
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+@pytest.mark.parametrize(
+    ("words", "code", "answered"),
+    [(("--version",), 0, True), (("plan", "no-such-model"), 2, False)],
+)
+def test_full_standard_error_changes_no_answer(
+    words: tuple[str, ...], code: int, *, answered: bool, tmp_path: Path
+) -> None:
+    """Notes and errors that cannot be written are lost; the answer and the exit code are not."""
+    noisy = "import sys; print('note', file=sys.stderr, flush=True)"
+    program = "from meshplan.planner.cli import main; old = main.app; "
+    program += f"main.app = lambda: (exec({noisy!r}), old()); main.main()"
+    command = [sys.executable, "-c", program, *words]
+    if words[0] == "plan":
+        command += ["--gpus", "1"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, text=True, cwd=tmp_path)
+    assert (done.returncode, bool(done.stdout)) == (code, answered)
+
+
 def test_a_reader_that_leaves_is_no_finding() -> None:
     """`meshplan ... | head` ends without a word, by the code that a shell has for it: `check` calls
     its findings 1.

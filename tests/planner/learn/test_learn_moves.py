@@ -11,6 +11,7 @@ from random_plans import plan_of
 from two_layouts import APART, LAYOUTS, PLANS, TRAINING, model_of, timed
 
 from meshplan.costmodels.layout import even_stages
+from meshplan.costmodels.step.step import StepModel
 from meshplan.hardware_profiles.tunings import load_fit
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.learn import shrink
@@ -100,6 +101,20 @@ def test_a_strangers_attention_may_take_a_third(monkeypatch: pytest.MonkeyPatch)
     assert math.log(prior.attention_scale / shrunk(runs[:2], prior, by).tuning.attention_scale) == (
         pytest.approx(by.scale_deviation, abs=2e-3)
     )
+
+
+@pytest.mark.parametrize(("vendor", "on"), [("nvidia", "GPUs"), ("cpu", "cores")])
+def test_slow_kernels_are_of_the_devices_at_hand(vendor: str, on: str) -> None:
+    """Kernels 1.3 times as slow, on GPUs and on the cores of a host that has no nvidia-smi."""
+    model = model_of(plan_of("llama-3.1-8b", LAYOUTS[0], TRAINING))
+    cluster = model.setting.cluster
+    gpu = cluster.gpu.model_copy(update={"vendor": vendor})
+    setting = replace(model.setting, cluster=cluster.model_copy(update={"gpu": gpu}))
+    model = StepModel(setting, model.layout)
+    seen = Seen(step_time_s=1.3 * model.time().step_time_s, step_deviation=0.1)
+    named = next(each for each in reasons(model, seen, STEADY) if "kernels take" in each.name)
+    assert named.name.endswith(f"x as long on the {on}")
+    assert ("nvidia-smi" in named.try_this) == (on == "GPUs")
 
 
 def test_sockets_that_the_log_names_are_a_hypothesis() -> None:

@@ -240,6 +240,19 @@ def test_tied_embeddings_in_a_pipeline(engine: str, model: Model, *, legal: bool
             check_engine(SPLIT, model, TRAINING, rules)
 
 
+def test_how_the_loss_is_made_changes_nothing_that_is_legal() -> None:
+    """Accelerate and DeepSpeed split and shard alike with the logits at once and in pieces; what a
+    pipeline could be is no matter where there is none.
+    """
+    of_pipelines = {"tied_with_pipeline", "zero_with_split_backward", "pipeline_in_code",
+                    "recompute_with_split_backward"}  # fmt: skip
+    for engine in ("accelerate", "deepspeed"):
+        whole, pieces = (load_engine(f"{engine}{kind}") for kind in ("", "-chunked-loss"))
+        apart = of_pipelines if not whole.legality.zero_with_pipeline else set()
+        stated = [each.legality.model_dump(exclude=apart) for each in (whole, pieces)]
+        assert stated[0] == stated[1]
+
+
 def test_torchtitan_is_handed_no_tied_pipeline() -> None:
     """A plan of an engine that trains it, as torchtitan's file would refuse it."""
     plan = plan_of("qwen3-1.7b", replace(SPLIT, zero_stage=1), TRAINING)
