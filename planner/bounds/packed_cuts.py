@@ -27,13 +27,13 @@ class PackedCuts(FreeCuts):
         """[row, rank] the most layers that a rank holds in steps below the limits; below 0 where
         there are none.
         """
-        return self._rank_layers.most(limits_s)
+        return self._rank_layers.held(limits_s)[0]
 
     def packed(self, limits_s: Floats) -> Bools:
         """[row] whether ranks can hold all layers in steps below the limits."""
-        most, own = self.most_layers(limits_s), np.zeros(self.same.pp)
+        (most, holds), own = self._rank_layers.held(limits_s), np.zeros(self.same.pp)
         np.add.at(own, self.rank_of, self.fewest)
-        found: Bools = (most >= own).all(axis=1) & (most.sum(axis=1) >= self.counts.sum())
+        found: Bools = (most >= own).all(axis=1) & holds
         return found
 
     def packing_bounds_s(self, known_s: Floats, limit_s: float) -> Floats:

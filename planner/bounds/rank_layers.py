@@ -7,9 +7,12 @@ also where what memory asks for is paid for at some price. So
     t >= fixed + sum over kinds of layers of the rank x layer[kind]
 
 for each line, whatever the other ranks hold. With the kind that takes least for all of them, the
-least number of layers of its lines is the most of a rank.
+least number of layers of its lines is the most of a rank. Some kinds may take little that the model
+has few layers of, as where the first layers are dense. So that is asked of all kinds but the
+cheapest ones as well (`planner.bounds.whole_kinds.dearer`): all ranks together hold those, and no
+rank holds more beside them than the model has of the others.
 
-Where kinds of layers differ that says little. Count a layer of a kind as b[kind]. With any line of
+Where many layers are cheap that says little. Count a layer of a kind as b[kind]. With any line of
 each rank, and s[rank] the most that a second of it is worth, the largest b[kind] / layer[kind],
 
     sum of all b  <=  sum over ranks of s (t - fixed)
@@ -29,6 +32,7 @@ from meshplan.planner.bounds.first_chains import Line
 from meshplan.planner.bounds.free_cuts import ENDLESS_S, FreeCuts
 from meshplan.planner.bounds.late import SHOWN
 from meshplan.planner.bounds.simulated import SAFETY
+from meshplan.planner.bounds.whole_kinds import dearer
 
 COVERS = 2  # of a rank whose layers are counted: its fullest moment, and a mean of all
 ALL_MEMORY = 1e3  # seconds of a KiB
@@ -50,7 +54,7 @@ class RankLayers:
     """The lines of all ranks of `cuts`, those of one rank together."""
 
     def __init__(self, cuts: FreeCuts, lines: Sequence[Line]) -> None:
-        runs, layers = cuts.runs, float(cuts.counts.sum())
+        runs = cuts.runs
         few = max(1, TOGETHER // (runs.size * cuts.same.chunks))
         parts = [
             part for first in range(0, len(lines), few)
@@ -61,17 +65,32 @@ class RankLayers:
         self._first = np.searchsorted(rank[order], np.arange(cuts.same.pp))
         self._fixed = fixed[order].T
         self._kinds = np.maximum(layer[order].swapaxes(0, 1), TINY)  # [row, line, kind]
-        self._layer, self._layers = self._kinds.min(axis=2), layers
+        of_sets = dearer(self._kinds, cuts.counts)
+        self._sets = [(self._kinds[..., kinds].min(axis=2), number) for kinds, number in of_sets]
         self._many = np.diff(self._first, append=len(rank))
         worths = [part.layer.mean(axis=0) for part in parts[:MOST_WORTHS]]
         self._worths = [np.minimum(each, ENDLESS_S) for each in worths]
 
-    def most(self, limits_s: Floats) -> Floats:
-        """[row, rank] the most layers in steps below the limits; below 0 where there are none."""
+    def held(self, limits_s: Floats) -> tuple[Floats, Bools]:
+        """[row, rank] the most layers in steps below the limits, below 0 where there are none; and
+        [row] whether ranks hold all layers there.
+        """
+        every = list(self._most_of_sets(limits_s))
+        (most, layers), holds = every[0], np.ones(len(limits_s), bool)
+        for each, number in every:
+            holds &= each.sum(axis=1) >= number
+            most = np.minimum(most, each + layers - number)
+        return most, holds & (most >= 0).all(axis=1) & (most.sum(axis=1) >= layers)
+
+    def _most_of_sets(self, limits_s: Floats) -> Iterator[tuple[Floats, float]]:
+        """Of all kinds, and of those but the cheapest ones, [row, rank] the most layers; and how
+        many the model has.
+        """
         beyond = limits_s[:, None] / SAFETY - self._fixed
-        each = np.minimum(np.floor(beyond / self._layer + WHOLE), self._layers)
-        found: Floats = np.minimum.reduceat(np.where(beyond > 0, each, -1.0), self._first, axis=1)
-        return found
+        for layer, number in self._sets:
+            each = np.minimum(np.floor(beyond / layer + WHOLE), number)
+            each = np.where(beyond > 0, each, -1.0)
+            yield np.minimum.reduceat(each, self._first, axis=1), number
 
     def of_kinds_s(self, counts: Floats, limit_s: float) -> Floats:
         """[row] a lower bound of every cut's step, at most the limit, with so many layers of each

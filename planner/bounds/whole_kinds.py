@@ -15,10 +15,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshplan.costmodels.layouts import Bools, Floats
+from meshplan.costmodels.layouts import Bools, Floats, Ints
 
 WHOLE = 1e-9  # rounding of a number of layers
 MOST = 24  # layers of the part that has fewer: ranks hold nearly equal parts of more
+
+
+def dearer(each: Floats, counts: Floats) -> list[tuple[Ints, float]]:
+    """All kinds, and what is left of them without the cheapest one, the two cheapest ones, ...: the
+    kinds, and how many layers the model has of them. `each`: [..., kind] what a layer takes, of
+    things that may differ in unit.
+    """
+    share = each / each.mean(axis=-1, keepdims=True)
+    order = np.argsort(share.reshape(-1, len(counts)).mean(axis=0), kind="stable")
+    return [(order[first:], float(counts[order[first:]].sum())) for first in range(len(order))]
 
 
 class _Part(NamedTuple):

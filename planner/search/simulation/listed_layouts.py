@@ -10,7 +10,7 @@ from meshplan.costmodels.layouts import Bools, Floats, Ints, each_once
 from meshplan.planner.bounds.free_cuts import ENDLESS_S
 from meshplan.planner.bounds.packed_cuts import PackedCuts
 from meshplan.planner.bounds.simulated import SAFETY
-from meshplan.planner.bounds.whole_kinds import can_hold_whole
+from meshplan.planner.bounds.whole_kinds import can_hold_whole, dearer
 from meshplan.planner.problem.coefficients import Priced
 from meshplan.planner.problem.pipeline_shape import pipeline_shape
 from meshplan.planner.problem.same_pipeline import run_as
@@ -135,11 +135,15 @@ class ListedLayouts:
         room[:, last] -= c.head_state_kib
         fewest = held.covers.min(axis=2)  # [cover, rank]
         each = saved[:, :, None, None] * fewest + c.layer_state_kib[:, kinds, None, None]
-        most = np.floor(room[:, None] / np.maximum(each.min(axis=1), 1e-9)).min(axis=1)
-        layers, passes = sum(space.kind_counts), self.proof.passes.layer_s[rows]
-        work_s = passes[:, kinds][:, :, modes].sum(axis=3).min(axis=(1, 2)) * shape[3]
-        most = np.minimum(most, np.floor(below_s / SAFETY / work_s)[:, None])
-        found: Bools = (most >= 0).all(axis=1) & (np.clip(most, 0, layers).sum(axis=1) >= layers)
+        work_s = self.proof.passes.layer_s[rows][:, kinds][:, :, modes].sum(axis=3).min(axis=2)
+        each, room = np.maximum(np.moveaxis(each, 1, 3), 1e-9), room[:, None]
+        counts = np.array([space.kind_counts[kind] for kind in kinds])
+        found = np.ones(len(rows), bool)
+        for some, number in dearer(each, counts):
+            most = np.floor(room / each[..., some].min(axis=3)).min(axis=1)
+            in_time = np.floor(below_s / SAFETY / (work_s[:, some].min(axis=1) * shape[3]))
+            most = np.minimum(most, in_time[:, None])
+            found &= (most >= 0).all(axis=1) & (np.clip(most, 0, number).sum(axis=1) >= number)
         return found
 
     def _least_held(self) -> Priced:
