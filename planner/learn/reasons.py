@@ -95,7 +95,7 @@ SLOWER = (
 )  # fmt: skip
 ON_CORES = Slower(
     "kernels take {factor:.2f} x as long on the cores",
-    "check what else runs on them (top), their clocks and power caps", KERNELS,
+    "check what else runs on them (top), their clocks and power caps", KERNEL_SCALES,
 )  # fmt: skip
 """The first of `SLOWER`, of a cluster of CPUs."""
 SOCKETS = Slower(
