@@ -44,8 +44,8 @@ Find = Callable[[str, str], Read | None]
 _NAMED = re.compile(
     r"(?:(?<=[)\"'}])/)?(?:\$\{\w+:?[-=])?(/?[^\s\"'`|;&()<>=/][^\s\"'`|;&()<>=]*\.(?:sh|slurm|sbatch|bash))\b"
 )
-"""A script's name, less the `/` behind `$(dirname "$0")` or `"$HERE"`, and the variable whose default
-it is (`${INNER:-train.sh}`)."""
+"""A script's name, less the `/` behind `$(dirname "$0")` or `"$HERE"`, and the variable whose
+default it is (`${INNER:-train.sh}`)."""
 _SOURCES = re.compile(r"[ \t]*(?:source|\.)[ \t]")
 _EXPORTS = re.compile(r"--export=(\S+)")
 _MOST = 16  # files looked at of one script, and calls followed
@@ -226,9 +226,7 @@ def _cases(call: _Call, start: Start, text: str, find: Find) -> Iterator[Reading
             yield replace(case, facts=facts)
 
 
-def _gpus_of(
-    starter: Mapping[str, Fact], text: str, own: str
-) -> tuple[Fact | None, Fact | None]:
+def _gpus_of(starter: Mapping[str, Fact], text: str, own: str) -> tuple[Fact | None, Fact | None]:
     """GPUs by what starts the called script, or by the header of the job that calls it, whose text
     is `text`; the commands of both may leave the nodes to sbatch. Else why `srun` or `mpirun`
     leaves open how many processes there are.

@@ -291,8 +291,9 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
         exposed=() if by_deepspeed else exposed(values, usual=False),
         ignored=values.ignored(),
         notes=(
-            *notes, *_assumed(command.name), *more, *more_notes, *noted, *scores_of_2023(values, recompute),
-            *ungrouped(values), *routing_assumed(values), *values.suspects(_MARKS),
+            *notes, *_assumed(command.name), *more, *more_notes, *noted,
+            *scores_of_2023(values, recompute), *ungrouped(values), *routing_assumed(values),
+            *values.suspects(_MARKS),
         ),
         unread=(*unread, *model_unread(values), *plain_experts(values), *not_understood),
     )  # fmt: skip

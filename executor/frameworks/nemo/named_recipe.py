@@ -89,7 +89,7 @@ def _at(run: Run, line: int, said: str) -> Run:
 
 
 def with_overrides(run: Run, stated: Mapping[str, Fact], given: Mapping[str, Fact]) -> Run:
-    """A recipe under the words of its launch, where either may have megatron-core's name of the data's
+    """A recipe under the words of its launch; either may have megatron-core's name of the data's
     length. The model's sequences are as long as the data's.
     """
     unread = (*run.unread, *_arguments(given), *_stages(run, stated))
