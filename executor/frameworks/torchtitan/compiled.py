@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from meshplan.executor.frameworks.documents.values import Values, shown
+from meshplan.executor.frameworks.torchtitan.function_facts import WHOLE_LOSS
 from meshplan.executor.frameworks.torchtitan.names import UNCOMPILED
 from meshplan.planner.case.reading import Fact
 
@@ -13,12 +14,21 @@ def engine_of(values: Values, *, python: bool) -> str:
     have none either, as Llama 3's of 8B and 70B (pytorch/torchtitan@00d1c0e4
     torchtitan/models/llama3/config_registry.py; that of 405B compiles). Files of Python are of
     releases that have their loss in chunks and FlexAttention. Components without the model leave it
-    uncompiled (torchtitan/models/llama3/infra/parallelize.py, model_compile_enabled).
+    uncompiled (torchtitan/models/llama3/infra/parallelize.py, model_compile_enabled). A function
+    whose loss has all logits at once is priced as 0.2.
     """
+    chunked = python and values.get(WHOLE_LOSS) is None
     compiled = values.on("compile.enable") and _without_the_model(values) is None
     if compiled or values.on("training.compile"):
-        return "torchtitan" if python else "torchtitan-0.2"
-    return UNCOMPILED["0.3" if python else "0.2"]
+        return "torchtitan" if chunked else "torchtitan-0.2"
+    return UNCOMPILED["0.3" if chunked else "0.2"]
+
+
+def whole_loss(values: Values) -> list[str]:
+    """A note of a loss that a function of Python has at once."""
+    stated = values.get(WHOLE_LOSS)
+    said = "all logits of a micro-batch at once: priced as torchtitan 0.2, with its attention"
+    return [f"line {stated.line}: CrossEntropyLoss has {said}"] if stated else []
 
 
 def _without_the_model(values: Values) -> Fact | None:
