@@ -27,8 +27,11 @@ def engine_of(values: Values, *, python: bool) -> str:
 def whole_loss(values: Values) -> list[str]:
     """A note of a loss that a function of Python has at once."""
     stated = values.get(WHOLE_LOSS)
+    if stated is None:
+        return []
+    who = "CrossEntropyLoss has" if stated.value else "no loss is stated, which before May 2026 had"
     said = "all logits of a micro-batch at once: priced as torchtitan 0.2, with its attention"
-    return [f"line {stated.line}: CrossEntropyLoss has {said}"] if stated else []
+    return [f"line {stated.line}: {who} {said}"]
 
 
 def _without_the_model(values: Values) -> Fact | None:

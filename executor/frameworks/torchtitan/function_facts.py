@@ -138,10 +138,13 @@ _CHUNKS = 8  # as every configuration of torchtitan's has
 
 
 def _loss(config: Record, found: dict[str, Fact]) -> Iterator[Fact]:
-    """Whether the loss has all logits at once; one that torchtitan does not have is named (its
-    torchtitan/components/loss.py).
+    """Whether the loss has all logits at once, as every model's had until configurations came to
+    state one (pytorch/torchtitan@786e26f8, 2026-04-27); one that torchtitan does not have is named
+    (its torchtitan/components/loss.py).
     """
     held, line = config.fields.get("loss", (None, 1))
+    if config.is_made and "loss" not in config.fields:
+        found[WHOLE_LOSS] = Fact(False, config.line)
     if held is None or (isinstance(held, Record) and held.default):
         return
     kind = held.kind.split(".")[-2:] if isinstance(held, Record) else []
