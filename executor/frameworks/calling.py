@@ -222,7 +222,7 @@ def _cases(call: _Call, start: Start, text: str, find: Find) -> Iterator[Reading
         for case in (replace(reading, others=()), *reading.others):
             facts = {"gpus": gpus, **case.facts} if gpus else case.facts
             if left and "gpus_open" in facts:
-                facts = facts | {"gpus_open": left}
+                facts = {**facts, "gpus_open": left}
             yield replace(case, facts=facts)
 
 
