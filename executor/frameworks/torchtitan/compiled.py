@@ -58,7 +58,9 @@ def graphed(values: Values, facts: Mapping[str, Fact]) -> list[str]:
     parted = any(
         facts.get(axis, Fact(1, 1)).value > 1 for axis in ("pipeline_parallel", "expert_parallel")
     )
-    if parted or values.on("training.disable_cuda_graphs"):
+    loss = values.get(WHOLE_LOSS)
+    older = loss is not None and not loss.value  # a release before there were any
+    if parted or older or values.on("training.disable_cuda_graphs"):
         return []
     said = "torchtitan 0.3 replays forward and backward as a CUDA graph unless"
     return [f"{said} training.disable_cuda_graphs is set: priced as launched by the host"]
