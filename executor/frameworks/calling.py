@@ -23,6 +23,7 @@ from meshplan.executor.frameworks.shell.launching.arguments import launcher_argu
 from meshplan.executor.frameworks.shell.launching.gpus import gpus_of, is_job, without_header
 from meshplan.executor.frameworks.shell.launching.launches import MAX_CASES
 from meshplan.executor.frameworks.shell.launching.ranks import started, starts_more
+from meshplan.executor.frameworks.shell.launching.starters import open_count
 from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
 from meshplan.executor.frameworks.shell.sourced import file_of, sourced_text
 from meshplan.executor.frameworks.shell.work import shared_work
@@ -41,9 +42,10 @@ Find = Callable[[str, str], Read | None]
 """The reader of the format that claims a path with a text, None where none does."""
 
 _NAMED = re.compile(
-    r"(?:(?<=[)\"'}])/)?(/?[^\s\"'`|;&()<>=/][^\s\"'`|;&()<>=]*\.(?:sh|slurm|sbatch|bash))\b"
+    r"(?:(?<=[)\"'}])/)?(?:\$\{\w+:?[-=])?(/?[^\s\"'`|;&()<>=/][^\s\"'`|;&()<>=]*\.(?:sh|slurm|sbatch|bash))\b"
 )
-"""A script's name, less the `/` behind `$(dirname "$0")` or `"$HERE"`."""
+"""A script's name, less the `/` behind `$(dirname "$0")` or `"$HERE"`, and the variable whose
+default it is (`${INNER:-train.sh}`)."""
 _SOURCES = re.compile(r"[ \t]*(?:source|\.)[ \t]")
 _EXPORTS = re.compile(r"--export=(\S+)")
 _MOST = 16  # files looked at of one script, and calls followed
@@ -216,15 +218,20 @@ def _cases(call: _Call, start: Start, text: str, find: Find) -> Iterator[Reading
         wins = f"\n#!/bin/bash\n{call.header}" if call.header else ""  # a header of its own, last
         with _as_nothing(inner.name):
             reading = reader(own + wins, str(inner), replace(start, environment=call.given))
-        gpus = _gpus_of(starter, text, own) if call.words else None
+        gpus, left = _gpus_of(starter, text, own) if call.words else (None, None)
         for case in (replace(reading, others=()), *reading.others):
-            yield replace(case, facts={"gpus": gpus, **case.facts}) if gpus else case
+            facts = {"gpus": gpus, **case.facts} if gpus else case.facts
+            if left and "gpus_open" in facts:
+                facts = {**facts, "gpus_open": left}
+            yield replace(case, facts=facts)
 
 
-def _gpus_of(starter: Mapping[str, Fact], text: str, own: str) -> Fact | None:
+def _gpus_of(starter: Mapping[str, Fact], text: str, own: str) -> tuple[Fact | None, Fact | None]:
     """GPUs by what starts the called script, or by the header of the job that calls it, whose text
-    is `text`; the commands of both may leave the nodes to sbatch.
+    is `text`; the commands of both may leave the nodes to sbatch. Else why `srun` or `mpirun`
+    leaves open how many processes there are.
     """
     commands = (line for line in own.splitlines() if not line.startswith("#"))
     launcher = Values({} if starts_more(own) else starter)
-    return gpus_of(launcher, "\n".join((text, *commands)))
+    gpus = gpus_of(launcher, "\n".join((text, *commands)))
+    return gpus, None if gpus or "ranks" not in launcher.found else open_count(launcher)

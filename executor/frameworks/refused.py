@@ -24,7 +24,7 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
                "it includes files of other folders; check the Megatron arguments that it prints"),
     "Primus's model": ((r"(includes|extends|bases):[ \t]*$", r"[ \t]*- [\w./]+\.yaml[ \t]*$"),
                        "it includes files of other folders; check the arguments that it prints"),
-    "OLMo-core": ((r"(from|import) olmo_core\b",),
+    "OLMo-core": ((r"(from|import) olmo_core\b", r"[^#\n]*(?<!class )\bTrainerConfig\("),
                   "a Python program; check its model by an inline plan"),
     _RECIPES: (
         (r"from (nemo\.collections|megatron\.bridge\.recipes)\b",),

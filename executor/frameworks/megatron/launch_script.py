@@ -100,6 +100,8 @@ _OTHER_PROGRAMS = re.compile(
 )
 _TASKS = re.compile(r"(?:^|/)(?:tasks|tools)/(?:\w+/)*main\.py$")
 """Megatron-LM's evaluations and fine-tuning tasks; a `main.py` elsewhere may train anything."""
+_OF_GPT = re.compile(r"(?:pretrain|finetune)_(?:gpt|mamba|hybrid)\w*\.py$")
+"""Programs that build the model of their arguments, in Megatron-LM and its forks."""
 _DEGREES = frozenset(
     ("tensor_model_parallel_size", "pipeline_model_parallel_size", "model_parallel_size")
 )
@@ -109,18 +111,20 @@ _MARKS = frozenset(
 _CLAIMED = ("--tensor-model-parallel-size", "--num-layers", "--micro-batch-size")
 
 
+_IN_YAML = "--yaml-cfg"
 _SOURCES = re.compile(r"^[ \t]*(?:source|\.)[ \t]+[^\s#]", re.M)
 _RUNS = re.compile(r"^[^#\n]*\bpretrain_gpt\.py\b", re.M)
 
 
 def claims(name: str, text: str) -> bool:
     """Whether a file looks like a script with Megatron's arguments, or starts Megatron's program
-    with what it sources.
+    with what it sources or with a YAML.
     """
     degrees, layers, batch = (mark in text for mark in _CLAIMED)
     if degrees or (layers and batch):
         return not name.endswith(".py")  # a program that takes the flags is no config
-    return name.endswith(SCRIPTS) and bool(_SOURCES.search(text) and _RUNS.search(text))
+    elsewhere = _SOURCES.search(text) or _IN_YAML in text
+    return name.endswith(SCRIPTS) and bool(elsewhere and _RUNS.search(text))
 
 
 def read(text: str, path: str, start: Start | None = None) -> Reading:
@@ -144,6 +148,8 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
     commands = launches(script, _is_mark)
     if not any(set(arguments(words)) & _MARKS for words in commands):
         why = "no Megatron arguments found, such as --tensor-model-parallel-size"
+        if _IN_YAML in text:
+            why = f"Megatron's arguments are in the file of {_IN_YAML}, which is not read"
         raise UnreadableConfig(why) if marks else NothingToRead(why)
     notes = (*script.notes, *left_open(commands))
     cases = [_command(words, script.inherited_by(words)) for words in commands]
@@ -235,6 +241,14 @@ def _check_program(name: str, found: Mapping[str, Fact]) -> None:
         raise NothingToRead(f"{shown(name)} does not train a GPT ({other[0]}): not modelled")
 
 
+def _assumed(name: str) -> list[str]:
+    """A note of a program of another name, which may build another model of its arguments."""
+    if not name or _OF_GPT.search(name):
+        return []
+    return [f"{shown(name)} is taken to build the model that pretrain_gpt.py builds of the same "
+            "arguments"]  # fmt: skip
+
+
 _SUMS = (
     "bf16 is priced with DeepSpeed's BF16_Optimizer: sums of gradients in 32 bits beside those of "
     "16, masters and moments sharded at stage 0 too"
@@ -277,8 +291,9 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
         exposed=() if by_deepspeed else exposed(values, usual=False),
         ignored=values.ignored(),
         notes=(
-            *notes, *more, *more_notes, *noted, *scores_of_2023(values, recompute),
-            *ungrouped(values), *routing_assumed(values), *values.suspects(_MARKS),
+            *notes, *_assumed(command.name), *more, *more_notes, *noted,
+            *scores_of_2023(values, recompute), *ungrouped(values), *routing_assumed(values),
+            *values.suspects(_MARKS),
         ),
         unread=(*unread, *model_unread(values), *plain_experts(values), *not_understood),
     )  # fmt: skip

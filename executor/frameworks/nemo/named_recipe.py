@@ -16,11 +16,12 @@ from pathlib import Path
 
 from meshplan.executor.frameworks.documents.composed import merged
 from meshplan.executor.frameworks.documents.values import shown
+from meshplan.executor.frameworks.nemo.recipe import data_length
 from meshplan.executor.frameworks.nemo.recipe_functions import run_of_function
 from meshplan.executor.frameworks.nemo.run import Run
 from meshplan.executor.frameworks.shell.sourced import file_of
 from meshplan.planner.case.config_files import text_of
-from meshplan.planner.case.reading import Fact
+from meshplan.planner.case.reading import Fact, UnreadableConfig
 
 RUNNER = "run_recipe.py"
 _PACKAGES = ("src/megatron/bridge/perf_recipes", "src/megatron/bridge/recipes")
@@ -54,7 +55,7 @@ def _definition(roots: Sequence[Path], name: str) -> tuple[Path, str] | None:
 
 
 def _defined(package: Sequence[Path], name: str) -> tuple[Path, str] | None:
-    texts = {file: text_of(file) for file in package}
+    texts = {file: _text(file) for file in package}
     seen: set[str] = set()
     while name.isidentifier() and name not in seen:
         seen.add(name)
@@ -65,6 +66,14 @@ def _defined(package: Sequence[Path], name: str) -> tuple[Path, str] | None:
         found = filter(None, map(imported.search, texts.values()))
         name = next((each[1] for each in found if each[1] != name), "")
     return None
+
+
+def _text(file: Path) -> str:
+    """A module's text; none of an empty one, and of one that cannot be read."""
+    try:
+        return text_of(file)
+    except UnreadableConfig:
+        return ""
 
 
 def _at(run: Run, line: int, said: str) -> Run:
@@ -80,9 +89,11 @@ def _at(run: Run, line: int, said: str) -> Run:
 
 
 def with_overrides(run: Run, stated: Mapping[str, Fact], given: Mapping[str, Fact]) -> Run:
-    """A recipe under the words of its launch. The model's sequences are as long as the data's."""
+    """A recipe under the words of its launch; either may have megatron-core's name of the data's
+    length. The model's sequences are as long as the data's.
+    """
     unread = (*run.unread, *_arguments(given), *_stages(run, stated))
-    found = merged(run.found, stated)
+    found = merged(data_length(run.found), data_length(stated))
     if (length := found.get("dataset.seq_length")) is not None:
         found = found | {"model.seq_length": length}
     unknown = {name: fact for name, fact in run.unknown.items() if name not in stated}

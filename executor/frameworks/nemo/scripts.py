@@ -140,7 +140,7 @@ def _run(
     found = _by_option(words)
     for word in words:
         found |= override(str(word.value), word.line)
-    given = arguments(words)
+    given = _with_scheme(arguments(words))
     followed = _followed(words, given, path, environment)
     if followed is not None:
         followed = with_overrides(followed, found, given)
@@ -161,6 +161,12 @@ def _run(
         known = replace(followed, found=found, waits=script.waits)
         return replace(known, gpus=gpus, unread=unread, notes=notes)
     return Run(found, gpus, unread, notes, script.waits)
+
+
+def _with_scheme(given: Mapping[str, Fact]) -> dict[str, Fact]:
+    """Without `--peft_scheme none`, which hands the recipe no adapters."""
+    none = str(given.get("peft_scheme", Fact("", 1)).value).lower() == "none"
+    return {name: fact for name, fact in given.items() if not (none and name == "peft_scheme")}
 
 
 def _followed(

@@ -19,6 +19,8 @@ _TRAINS = re.compile(r"\s*(?:\w+=\S*\s+)*\S*(?:python[\d.]*|torchrun|deepspeed)\
 OTHER_MACHINES = {"ssh": "BbcDEeFIiJLlmOoPpQRSWw", "pdsh": "wxgXlRMtuf"}
 """What runs a command on other machines, and its options that take a value (ssh(1), pdsh(1))."""
 _SHELLS = re.compile(r"(?:/usr|/bin|/)*(?:ba|z|)sh")
+_SHELL_OPTION = re.compile(r"[-+][A-Za-z]+|--[a-z-]+")
+_OF_FILES = ("--rcfile", "--init-file")  # options of a shell that take a value
 
 
 def decides(condition: syntax.Block) -> bool:
@@ -84,12 +86,23 @@ def inline(words: list[Text]) -> tuple[Text, list[Text]] | None:
     if (sent := _elsewhere(words)) is not None:
         return sent, []
     for at, word in enumerate(words[:-2]):
-        following = plain(words[at + 1])
-        if _SHELLS.fullmatch(plain(word)) and re.fullmatch(r"-[a-z]*c", following):
-            return words[at + 2], words[at + 4 :]
-        if following == "-c" and _TRAINS.match(plain(words[at + 2])):
+        if _SHELLS.fullmatch(plain(word)) and (script := _behind_options(words, at + 1)):
+            return words[script], words[script + 2 :]
+        if plain(words[at + 1]) == "-c" and _TRAINS.match(plain(words[at + 2])):
             return words[at + 2], []
     return None
+
+
+def _behind_options(words: list[Text], at: int) -> int:
+    """Where the script of `bash -x -o pipefail -c SCRIPT` stands, whose options begin at `at`; 0
+    where none of them is `-c` (GNU Bash manual 5.2, 6.1 Invoking Bash).
+    """
+    given = False
+    while at < len(words) and _SHELL_OPTION.fullmatch(option := plain(words[at])):
+        letters = "" if option.startswith("--") else option[1:]
+        given = given or (option[0] == "-" and "c" in letters)
+        at += 1 + ("o" in letters or "O" in letters or option in _OF_FILES)
+    return at if given and at < len(words) else 0
 
 
 def _elsewhere(words: list[Text]) -> Text | None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from meshplan.executor.frameworks.documents.values import Values, shown
+from meshplan.executor.frameworks.torchtitan.function_facts import WHOLE_LOSS
 from meshplan.executor.frameworks.torchtitan.names import UNCOMPILED
 from meshplan.planner.case.reading import Fact
 
@@ -13,12 +14,24 @@ def engine_of(values: Values, *, python: bool) -> str:
     have none either, as Llama 3's of 8B and 70B (pytorch/torchtitan@00d1c0e4
     torchtitan/models/llama3/config_registry.py; that of 405B compiles). Files of Python are of
     releases that have their loss in chunks and FlexAttention. Components without the model leave it
-    uncompiled (torchtitan/models/llama3/infra/parallelize.py, model_compile_enabled).
+    uncompiled (torchtitan/models/llama3/infra/parallelize.py, model_compile_enabled). A function
+    whose loss has all logits at once is priced as 0.2.
     """
+    chunked = python and values.get(WHOLE_LOSS) is None
     compiled = values.on("compile.enable") and _without_the_model(values) is None
     if compiled or values.on("training.compile"):
-        return "torchtitan" if python else "torchtitan-0.2"
-    return UNCOMPILED["0.3" if python else "0.2"]
+        return "torchtitan" if chunked else "torchtitan-0.2"
+    return UNCOMPILED["0.3" if chunked else "0.2"]
+
+
+def whole_loss(values: Values) -> list[str]:
+    """A note of a loss that a function of Python has at once."""
+    stated = values.get(WHOLE_LOSS)
+    if stated is None:
+        return []
+    who = "CrossEntropyLoss has" if stated.value else "no loss is stated, which before May 2026 had"
+    said = "all logits of a micro-batch at once: priced as torchtitan 0.2, with its attention"
+    return [f"line {stated.line}: {who} {said}"]
 
 
 def _without_the_model(values: Values) -> Fact | None:
@@ -45,7 +58,9 @@ def graphed(values: Values, facts: Mapping[str, Fact]) -> list[str]:
     parted = any(
         facts.get(axis, Fact(1, 1)).value > 1 for axis in ("pipeline_parallel", "expert_parallel")
     )
-    if parted or values.on("training.disable_cuda_graphs"):
+    loss = values.get(WHOLE_LOSS)
+    older = loss is not None and not loss.value  # a release before there were any
+    if parted or older or values.on("training.disable_cuda_graphs"):
         return []
     said = "torchtitan 0.3 replays forward and backward as a CUDA graph unless"
     return [f"{said} training.disable_cuda_graphs is set: priced as launched by the host"]

@@ -52,6 +52,7 @@ def facts_of(config: Any, function: ast.FunctionDef, module: str) -> dict[str, F
             unclear += _section(section, config, found)
     unclear += _policy(config, found)
     unclear += model_facts(config, module, found)
+    unclear += _loss(config, found)
     unclear += _beside(config, found)
     unclear += _of_another_file(config, found)
     _by_name(config, function, found)
@@ -128,6 +129,33 @@ def _policy(config: Record, found: dict[str, Fact]) -> Iterator[Fact]:
             found[f"{place}.{OPTION}"] = Fact(held.get(OPTION), line)
     else:
         yield Fact(f"{place} = {said_of(held)}", line)
+
+
+WHOLE_LOSS = "loss.whole"
+_IN_CHUNKS = ("ChunkedCELoss", "ChunkedLossWrapper")
+_AT_ONCE = "CrossEntropyLoss"
+_CHUNKS = 8  # as every configuration of torchtitan's has
+
+
+def _loss(config: Record, found: dict[str, Fact]) -> Iterator[Fact]:
+    """Whether the loss has all logits at once, as every model's had until configurations came to
+    state one (pytorch/torchtitan@786e26f8, 2026-04-27); one that torchtitan does not have is named
+    (its torchtitan/components/loss.py).
+    """
+    held, line = config.fields.get("loss", (None, 1))
+    if config.is_made and "loss" not in config.fields:
+        found[WHOLE_LOSS] = Fact(False, config.line)
+    if held is None or (isinstance(held, Record) and held.default):
+        return
+    kind = held.kind.split(".")[-2:] if isinstance(held, Record) else []
+    if kind == [_AT_ONCE, "Config"]:
+        found[WHOLE_LOSS] = Fact(True, line)
+    elif isinstance(held, Record) and kind[-1:] == ["Config"] and kind[0] in _IN_CHUNKS:
+        chunks, at = held.fields.get("num_chunks", (_CHUNKS, line))
+        if chunks != _CHUNKS:
+            yield Fact(f"num_chunks = {said_of(chunks)} (of the loss; {_CHUNKS} are priced)", at)
+    else:
+        yield Fact(f"loss = {said_of(held)} (another loss than torchtitan's)", line)
 
 
 def _beside(config: Record, found: dict[str, Fact]) -> Iterator[Fact]:

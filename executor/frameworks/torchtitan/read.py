@@ -12,7 +12,12 @@ from typing import get_args
 from meshplan.executor.frameworks.documents.parse import read_toml
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.export_notes import ROTATES
-from meshplan.executor.frameworks.torchtitan.compiled import engine_of, graphed, loss_alone
+from meshplan.executor.frameworks.torchtitan.compiled import (
+    engine_of,
+    graphed,
+    loss_alone,
+    whole_loss,
+)
 from meshplan.executor.frameworks.torchtitan.function_facts import OPTION
 from meshplan.executor.frameworks.torchtitan.functions import read_python
 from meshplan.executor.frameworks.torchtitan.names import (
@@ -139,7 +144,7 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
         facts.pop("model", None)
         notes.append(own.said)
     whole, beside = tensor_switches(values, facts)
-    notes = [*notes, *noted, *beside, *loss_alone(values)]
+    notes = [*notes, *noted, *beside, *loss_alone(values), *whole_loss(values)]
     if recompute.mode == "selective":
         policy = load_engine("torchtitan").legality.recompute_modules
         put(facts, selective_modules=Fact(policy, 1))

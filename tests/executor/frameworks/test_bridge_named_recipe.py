@@ -144,3 +144,27 @@ def test_a_recipe_that_is_not_there_leaves_the_words(clone: Path, name: str) -> 
     found = launched(clone, f"--recipe {name} -tp 2")
     assert found.facts["tensor_parallel"].value == 2
     assert "pipeline_parallel" not in found.facts
+
+
+def test_a_module_of_the_clone_may_be_empty(clone: Path) -> None:
+    """`recipes/utils/__init__.py` of a fork is."""
+    for name, text in (("empty", b""), ("latin", b"# \xe9\n")):
+        (clone / f"src/megatron/bridge/recipes/{name}.py").write_bytes(text)
+    found = launched(clone, "--recipe llama3_8b_config")
+    assert found.facts["tensor_parallel"].value == 4
+
+
+@pytest.mark.parametrize("name", ["seq_length", "sequence_length"])
+def test_the_datas_length_by_either_name_wins(clone: Path, name: str) -> None:
+    """`sequence_length` is megatron-core's (src/megatron/bridge/training/config.py)."""
+    words = f"--recipe llama3_8b_config model.seq_length=512 dataset.{name}=512"
+    found = launched(clone, words)
+    assert found.facts["seq_len"].value == 512
+    assert not found.unread
+
+
+@pytest.mark.parametrize(("scheme", "named"), [("none", False), ("None", False), ("lora", True)])
+def test_no_scheme_is_no_adapters(clone: Path, scheme: str, named: bool) -> None:
+    """NVIDIA-NeMo/Megatron-Bridge examples/models/gpt_oss/slurm_sft.sh trains all weights."""
+    found = launched(clone, f"--recipe llama3_8b_config --peft_scheme {scheme}")
+    assert bool(found.unread) == named

@@ -18,8 +18,8 @@ HANDLER = """
 command_not_found_handle() {
   local words=("$@") i
   for ((i = 0; i < ${#words[@]}; i++)); do
-    if [[ ${words[i]} == bash && ${words[i+1]} == -c ]]; then
-      "$BASH" -c "${words[@]:i+2}"
+    if [[ ${words[i]} == bash && ${words[i+1]} == -* ]]; then
+      "$BASH" "${words[@]:i+1}"
       return
     fi
   done
@@ -129,6 +129,10 @@ SCRIPTS = {
         "run $((0x20)) $((2#101)) $((10#08)) $((1 << 4)) $((~5)) $((6 & 3)) $((6 ^ 3 | 8))"
     ),
     "a shell with arguments": "A=1\nexport B=2\nbash -c 'run \"$1\" ${A:-none} $B' name 7",
+    "options of a shell": (
+        "bash -x -c 'run 1'\nbash -eo pipefail -c 'run \"$1\"' name 2\nbash -c -e 'run 3'\n"
+        "bash --norc +x -O extglob -c 'run 4' 5 6"
+    ),
     "at a shell's end": (
         "f() { trap 'run end $A' EXIT; }\nA=1\nf\n(trap 'run inner' EXIT; exit 3)\n(run b)\nA=2\n"
         "trap 'run no' INT TERM\ntrap 'exit 4; run no' EXIT\ntrap -- 'run end $A' 0\nexit 1\nrun no"

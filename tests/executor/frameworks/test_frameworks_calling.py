@@ -330,3 +330,18 @@ def test_a_call_that_leaves_a_degree_open_beside_one_that_is_read_is_a_note(
     )
     (alone,) = cases(tmp_path, "bash common.sh 2\n")
     assert not any("calls that are not read" in note for note in alone.notes)
+
+
+def test_a_script_that_is_a_variables_default_is_followed(tmp_path: Path) -> None:
+    """`INNER=${INNER:-common.sh}`: what it is without another word."""
+    (found,) = cases(tmp_path, "INNER=${INNER:-common.sh}\nbash $INNER 2\n")
+    assert said(found, *DEGREES[:2]) == [1, 2]
+
+
+def test_processes_that_nothing_states_are_the_reason(tmp_path: Path) -> None:
+    """Not the program, which starts none itself: `mpirun -np $((N * 8)) bash inner.sh`."""
+    script = "mpirun -np $(($1 * 8)) bash -c 'cd x && bash inner.sh'\n"
+    (found,) = cases(tmp_path, script, **{"inner.sh": PLAIN})
+    assert said(found, "gpus", "gpus_open") == [
+        None, "a number of processes '$(($1 * 8))' leaves the number of GPUs open",
+    ]  # fmt: skip

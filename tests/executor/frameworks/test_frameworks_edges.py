@@ -53,7 +53,36 @@ def test_megatron_is_read(text: str) -> None:
         8, 4,
     )  # fmt: skip
     assert not reading.unread
-    assert not reading.notes
+    assert not [note for note in reading.notes if "is taken to build the model" not in note]
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("pretrain_gpt.py", False),
+        ("/work/fork/pretrain_gpt_deepspeed.py", False),
+        ("pretrain_ours.py", True),
+        ("$PROGRAM.py", True),
+    ],
+)
+def test_a_program_of_another_name_is_a_note(program: str, said: bool) -> None:
+    """Its model may be another one of the same arguments."""
+    reading = read_config(f"torchrun {program} {GPT}", "run.sh")
+    assert any("is taken to build the model" in note for note in reading.notes) == said
+
+
+def test_a_yaml_of_megatron_is_named() -> None:
+    """NVIDIA/Megatron-LM@d98e8a64 megatron/training/yaml_arguments.py: no flag says the sizes."""
+    text = "ARGS=(--yaml-cfg gpt.yaml)\ntorchrun --nproc_per_node 4 pretrain_gpt.py ${ARGS[@]}\n"
+    assert recognise("run.sh", text) is not None
+    with pytest.raises(NothingToRead, match="in the file of --yaml-cfg"):
+        read_config(text, "run.sh")
+
+
+def test_a_module_of_olmo_core_is_no_configuration() -> None:
+    """A folder with its source is not full of refusals."""
+    text = "from olmo_core.config import Config\n\nclass TrainerConfig(Config):\n    pass\n"
+    assert recognise("config.py", text) is None
 
 
 def test_a_task_of_megatron_trains_no_gpt() -> None:

@@ -22,7 +22,7 @@ GRAPHED = (
     "from torchtitan.config import ParallelismConfig, TrainingConfig\n\n\n"
     "def llama3_8b() -> Trainer.Config:\n"
     "    return Trainer.Config(parallelism=ParallelismConfig(), training=TrainingConfig("
-    "local_batch_size=1, seq_len=8192, {}))\n"
+    "local_batch_size=1, seq_len=8192, {}), loss=ChunkedCELoss.Config())\n"
 )
 TITAN = '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nseq_len = 2048\n'
 

@@ -319,7 +319,11 @@ def test_a_json_outside_the_folders_is_not_opened(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("title", "name", "text"),
     [
-        ("OLMo-core", "train.py", "from olmo_core.train import TrainerConfig\n"),
+        (
+            "OLMo-core",
+            "train.py",
+            "from olmo_core.train import TrainerConfig\ntrainer = TrainerConfig(save_folder='x')\n",
+        ),
         ("NeMo 2", "recipe.py", "from nemo.collections import llm\n"),
         # THUDM/slime scripts/run-qwen3-4B.sh (Apache-2.0)
         (

@@ -227,7 +227,7 @@ def test_python_that_python_warns_of_is_read_in_silence() -> None:
 )  # fmt: skip
 def test_what_is_not_compiled_is_priced_so(name: str, text: str, engine: str) -> None:
     """By the same habits as a measured run that states it."""
-    of_python = REGISTRY % f"), compile=CompileConfig(enable={text}"
+    of_python = REGISTRY % f"), loss=ChunkedCELoss.Config(), compile=CompileConfig(enable={text}"
     of_toml = f"[parallelism]\ntensor_parallel_degree = 1\n{text}\n"
     reading = read_config(of_python if name.endswith(".py") else of_toml, name)
     assert reading.engine == engine
@@ -280,3 +280,32 @@ def test_tensor_parallelism_splits_experts_where_none_are_parallel(more: str, ra
         f"seq_len = 8192\n[parallelism]\ntensor_parallel_degree = 4\n{more}"
     )
     assert read_config(text, "a.toml").facts["expert_tensor_parallel"].value == ranks
+
+
+@pytest.mark.parametrize(
+    ("loss", "engine", "named"),
+    [
+        pytest.param("loss=ChunkedCELoss.Config()", "torchtitan", "", id="chunks"),
+        pytest.param("loss=ChunkedLossWrapper.Config(num_chunks=8)", "torchtitan", "", id="eight"),
+        pytest.param("loss=ChunkedCELoss.Config(num_chunks=4)", "torchtitan", "num_chunks", id="4"),
+        pytest.param("loss=CrossEntropyLoss.Config()", "torchtitan-0.2", "", id="at once"),
+        pytest.param("dump_folder='x'", "torchtitan-0.2", "", id="before 2026-04-27"),
+        pytest.param("loss=OurFusedLoss.Config()", "torchtitan", "another loss", id="one's own"),
+    ],
+)
+def test_the_loss_of_a_function_is_its_own(loss: str, engine: str, named: str) -> None:
+    """All logits at once take 8 bytes and more of each; chunks an eighth of that."""
+    reading = read_config(REGISTRY % f"), {loss}, compile=CompileConfig(enable=True", "a.py")
+    assert reading.engine == engine
+    assert any(named in str(fact.value) for fact in reading.unread) == bool(named)
+    assert any("at once" in note for note in reading.notes) == (engine != "torchtitan")
+
+
+def test_a_function_of_another_file_keeps_that_ones_loss() -> None:
+    """Which is in chunks in every release that has such functions since 2026-04-27."""
+    text = "from torchtitan.models.llama3.config_registry import llama3_8b\n"
+    text += "def ours() -> Trainer.Config:\n    config = llama3_8b()\n"
+    text += "    config.parallelism = ParallelismConfig(tensor_parallel_degree=1)\n"
+    text += "    config.training = TrainingConfig(local_batch_size=1, seq_len=4096)\n"
+    text += "    config.compile.enable = True\n    return config\n"
+    assert read_config(text, "a.py").engine == "torchtitan"
