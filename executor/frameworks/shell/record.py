@@ -70,7 +70,7 @@ class Script:
     def inherited_by(self, words: list[Fact]) -> dict[str, str]:
         """The variables that a command is started with."""
         pairs = zip(self.commands, self.exported, strict=True)
-        return next((given for each, given in pairs if each == words), {})
+        return next((given for each, given in pairs if each is words), {})
 
     def forget(self, count: int) -> bool:
         """Drop all commands but the first `count`; whether there were more."""

@@ -54,6 +54,14 @@ def test_launches_with_the_same_words_and_other_files_are_cases_of_their_own(
     assert [case.facts["zero_stage"].value for case in same] == [2]
 
 
+def test_launches_with_the_same_words_on_other_gpus_are_cases_of_their_own(tmp_path: Path) -> None:
+    """DeepSpeed takes the GPUs that it sees."""
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
+    loop = "for G in 0,1 0,1,2,3; do\nexport CUDA_VISIBLE_DEVICES=$G\n"
+    found = cases(tmp_path, f"{loop}deepspeed train.py {PROGRAM} --deepspeed ds.json\ndone\n")
+    assert [case.facts["gpus"].value for case in found] == [2, 4]
+
+
 @pytest.mark.parametrize(
     ("lines", "micro_batch"),
     [
@@ -82,7 +90,8 @@ def test_a_file_that_sed_makes_of_another(tmp_path: Path, made: str) -> None:
 @pytest.mark.parametrize(
     "change",
     ["yq -i '.micro_batch_size = 4' base.yaml", "sed -i 4d base.yaml",
-     "python3 make.py > base.yaml", "perl -pi -e 's/1/4/' base.yaml", "jq . x > new.yaml && mv new.yaml base.yaml"],
+     "python3 make.py > base.yaml", "perl -pi -e 's/1/4/' base.yaml",
+     "jq . x > new.yaml && mv new.yaml base.yaml"],
 )  # fmt: skip
 def test_a_change_that_is_not_followed_is_a_note(tmp_path: Path, change: str) -> None:
     """The file is read as it lies there."""
@@ -97,9 +106,9 @@ def test_a_change_that_is_not_followed_is_a_note(tmp_path: Path, change: str) ->
     "words",
     [
         ["s/a/b/"], ["s/a/b/g"], ["s|a.c|x/y|"], ["s/a*/-/"], ["s/a*b/-/g"], ["s/^a/x/"],
-        ["s/c$/x/g"], ["s/a+/x/"], ["-E", "s/[a-c]*/<>/"], ["s/(b)/x/"], ["s/[^a]/./g"], [r"s/\./,/g"],
-        [r"s/a\/c/x/"], ["s/a/b/;s/b/c/g"], ["-e", "s/a/1/", "-e", "s/1/2/"], ["s/a{2}/x/"],
-        ["s/.*a/x/"], ["s/k: .*/k: 3/"], ["s/ *$//"], ["s,a|b,x,"],
+        ["s/c$/x/g"], ["s/a+/x/"], ["-E", "s/[a-c]*/<>/"], ["s/(b)/x/"], ["s/[^a]/./g"],
+        [r"s/\./,/g"], [r"s/a\/c/x/"], ["s/a/b/;s/b/c/g"], ["-e", "s/a/1/", "-e", "s/1/2/"],
+        ["s/a{2}/x/"], ["s/.*a/x/"], ["s/k: .*/k: 3/"], ["s/ *$//"], ["s,a|b,x,"],
     ],
 )  # fmt: skip
 def test_steps_are_those_of_sed(words: list[str]) -> None:

@@ -39,7 +39,8 @@ def launches(script: Script, known: Callable[[str], bool]) -> list[list[Fact]]:
     for words in script.commands:
         if most and _count(words, known) * 2 > most:
             texts = tuple(str(word.value) for word in words)
-            found.setdefault((texts, _configurations(script.files_of(words))), words)
+            held = tuple((name, fact.value) for name, fact in script.held_by(words).items())
+            found.setdefault((texts, held, _configurations(script.files_of(words))), words)
     if found:
         return list(found.values())
     rest: list[Fact] = []
