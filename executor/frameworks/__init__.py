@@ -12,6 +12,7 @@ from meshplan.executor.frameworks import (
     calling,
     config_map,
     jobs,
+    records,
     refused,
     refused_scripts,
     verl_sft,
@@ -95,6 +96,7 @@ _READERS: dict[str, tuple[Claims, Read]] = {
 READ_ONLY = {name: Format(name, claims, read) for name, (claims, read) in _READERS.items()}
 """Trainers' formats."""
 REFUSED = Format("refused", refused.claims, whole(refused.refuse))
+RECORD = Format("record", records.claims, whole(records.refuse))
 SCRIPT = Format("script", refused_scripts.claims, whole(refused_scripts.refuse))
 """What is recognised in order to be refused by its own name; nobody asks for it."""
 
@@ -215,7 +217,7 @@ def _in_map(name: str, text: str) -> Format | None:
 
 def recognise(name: str, text: str) -> Format | None:
     """The first format that claims a file, those refused by name first; None when none does."""
-    every = (CONFIG_MAP, REFUSED, *FORMATS, CALLING, JOB, SCRIPT)
+    every = (RECORD, CONFIG_MAP, REFUSED, *FORMATS, CALLING, JOB, SCRIPT)
     return next((each for each in every if each.claims(name, text)), None)
 
 
