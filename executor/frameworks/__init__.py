@@ -39,6 +39,7 @@ from meshplan.executor.frameworks.torchtitan import export as torchtitan
 from meshplan.executor.frameworks.torchtitan import read as torchtitan_read
 from meshplan.executor.frameworks.torchtitan import script as torchtitan_script
 from meshplan.executor.frameworks.torchtune import read as torchtune
+from meshplan.executor.frameworks.torchtune import script as torchtune_script
 from meshplan.hardware_profiles.names import near_names
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.reading import (
@@ -89,6 +90,7 @@ _READERS: dict[str, tuple[Claims, Read]] = {
     "gpt-neox": (neox.claims, neox.read),
     "llm-foundry": (llm_foundry.claims, whole(llm_foundry.read)),
     **trainers.READERS, "torchtune": (torchtune.claims, whole(torchtune.read)),
+    "torchtune-script": (torchtune_script.claims, torchtune_script.read),
     "torchtitan-script": (torchtitan_script.claims, torchtitan_script.read),
     "automodel": (automodel.claims, whole(automodel.read)),
     "hf-script": (trainer_file.claims, trainer_file.read),
