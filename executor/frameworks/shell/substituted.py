@@ -31,13 +31,14 @@ class Edit:
 
     def _line(self, line: str) -> str:
         for pattern, new, most in self.steps:
-            line = pattern.sub(lambda _, new=new: new, line, count=most)
+            line = pattern.sub(new, line, count=most)  # no backslash is in it
         return line
 
     def cost(self, text: str) -> int:
         """About how many characters are compared: stars before a step's last one try all ends."""
         inner = max(pattern.pattern[:-1].count("*") for pattern, _, _ in self.steps)
-        return len(self.steps) * sum(len(line) ** (inner + 1) for line in text.split("\n"))
+        tried = sum(int(len(line) ** (inner + 1)) for line in text.split("\n"))
+        return len(self.steps) * tried
 
 
 def edit(words: list[str]) -> Edit | None:

@@ -17,6 +17,7 @@ from meshplan.executor.frameworks.shell.variables import Text, plain, shown_text
 from meshplan.planner.case.reading import UnreadableConfig
 
 MAX_WRITTEN = 2**18  # characters of a file that `>>` goes on with
+MAX_EDIT = 2_000_000  # characters that one `sed` compares
 _CONFIGURATIONS = (".json", ".yaml", ".yml", ".toml")
 _CHANGES = {"sed": "-i", "yq": "-i", "perl": "-pi"}
 """Commands that change a file in its place, and the option by which they do."""
@@ -65,13 +66,15 @@ class Written:
         steps = edit(said) if command == "sed" else None
         for name in steps.names if steps else said:
             if name in self.script.files or name.endswith(_CONFIGURATIONS):
-                self._put(name, steps and self._edited(steps, name, line), command, line)
+                text = self._edited(steps, name, line) if steps else None
+                self._put(name, text, command, line)
 
     def _edited(self, steps: Edit, name: str, line: int) -> str | None:
         text = self._text(name, line)
-        if text is not None:
-            self.expander.work.spend(steps.cost(text), line)
-        return None if text is None else steps.of(text)
+        if text is None or (cost := steps.cost(text)) > MAX_EDIT:
+            return None
+        self.expander.work.spend(cost, line)
+        return steps.of(text)
 
     def _text(self, name: str, line: int) -> str | None:
         """The text of a file that the script wrote, or that lies beside it."""
