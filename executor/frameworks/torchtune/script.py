@@ -69,8 +69,10 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
     script = read_script(text, start.environment if start else None, path)
     found = [(words, at, *named) for words in script.commands if (at := _recipe_at(words))
              and (named := _file_of(words[at:], script.files_of(words), path))]  # fmt: skip
-    if not found:
+    if not found and claims(path, text):
         return refused_scripts.refuse(text, path)
+    if not found:
+        raise NothingToRead("no command of this script starts a recipe with its file")
     commands, more = first_of(found)
     first, *others = (_case(*each, script, path, text, start) for each in commands)
     return replace(first, others=tuple(others), notes=(*more, *first.notes))
