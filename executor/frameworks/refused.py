@@ -89,9 +89,6 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
               "its batches are made of rollouts; check a plan of the same layout"),
     "OpenRLHF": ((r".*\b(?:openrlhf\.cli\.train_|cd /openrlhf\b)",),
                  "check the DeepSpeed part as a plan"),
-    "a program of OpenRLHF": (
-        (r"[^#\n]*--micro_train_batch_size\b", r"[^#\n]*--pretrain\b"),
-        "check the DeepSpeed part as a plan"),
     "VeOmni": (
         (r"train:[ \t]*$", r"[ \t]+train_path:",
          r"[ \t]+(fsdp_config|data_parallel_mode|ulysses_parallel_size|bsz_warmup_ratio):"),

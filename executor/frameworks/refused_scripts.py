@@ -28,6 +28,8 @@ _SCRIPTS: Mapping[str, tuple[str, str]] = {
     "a launch script of LitGPT": (
         rf"{BY}litgpt[ \t]+(?:finetune\w*|pretrain)\b",
         "its configuration's names are its own; check a plan of the same layout"),
+    "a launch script of OpenRLHF": (
+        rf"{BY}--micro_train_batch_size\b", "check the DeepSpeed part as a plan"),
     "a launch script of nanotron": (
         rf"{BY}[^\s#]*run_train\.py[ \t]+(?:[^#\n]{{0,200}}[ \t])?--config-file\b", _NAMED),
     "a launch script of Oumi": (
