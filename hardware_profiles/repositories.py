@@ -1,7 +1,9 @@
 """Repositories of Hugging Face as names of the catalogue.
 
 A repository is known by its last part, less the words that name a tuning or a date, or as one whose
-sizes are those of a model in the catalogue. What names a quantised checkpoint is no tuning.
+sizes are those of a model in the catalogue. What names a quantised checkpoint is no tuning. A folder
+that ModelScope downloaded has `___` for each point (modelscope/modelscope hub/utils/utils.py,
+get_model_masked_directory).
 """
 
 import re
@@ -32,7 +34,8 @@ OTHER_SIZES = frozenset({"mistral-7b-v0.3", "mistral-7b-instruct-v0.3"})
 
 def named_in(repository: str, names: Collection[str]) -> str | None:
     """Which of `names` a repository, or its address, stands for: `Qwen/Qwen3-8B` for `qwen3-8b`."""
-    tail = repository.rstrip("/").rpartition("/")[2].lower().replace("_", "-")
+    last = repository.rstrip("/").rpartition("/")[2].replace("___", ".")
+    tail = last.lower().replace("_", "-")
     if tail in OTHER_SIZES:
         return None
     known = {**SAME_SIZES, **{name: name for name in names}}

@@ -12,6 +12,7 @@ from meshplan.executor.frameworks import (
     calling,
     config_map,
     jobs,
+    records,
     refused,
     refused_scripts,
     verl_sft,
@@ -38,6 +39,7 @@ from meshplan.executor.frameworks.torchtitan import export as torchtitan
 from meshplan.executor.frameworks.torchtitan import read as torchtitan_read
 from meshplan.executor.frameworks.torchtitan import script as torchtitan_script
 from meshplan.executor.frameworks.torchtune import read as torchtune
+from meshplan.executor.frameworks.torchtune import script as torchtune_script
 from meshplan.hardware_profiles.names import near_names
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.reading import (
@@ -88,6 +90,7 @@ _READERS: dict[str, tuple[Claims, Read]] = {
     "gpt-neox": (neox.claims, neox.read),
     "llm-foundry": (llm_foundry.claims, whole(llm_foundry.read)),
     **trainers.READERS, "torchtune": (torchtune.claims, whole(torchtune.read)),
+    "torchtune-script": (torchtune_script.claims, torchtune_script.read),
     "torchtitan-script": (torchtitan_script.claims, torchtitan_script.read),
     "automodel": (automodel.claims, whole(automodel.read)),
     "hf-script": (trainer_file.claims, trainer_file.read),
@@ -95,6 +98,7 @@ _READERS: dict[str, tuple[Claims, Read]] = {
 READ_ONLY = {name: Format(name, claims, read) for name, (claims, read) in _READERS.items()}
 """Trainers' formats."""
 REFUSED = Format("refused", refused.claims, whole(refused.refuse))
+RECORD = Format("record", records.claims, whole(records.refuse))
 SCRIPT = Format("script", refused_scripts.claims, whole(refused_scripts.refuse))
 """What is recognised in order to be refused by its own name; nobody asks for it."""
 
@@ -215,7 +219,7 @@ def _in_map(name: str, text: str) -> Format | None:
 
 def recognise(name: str, text: str) -> Format | None:
     """The first format that claims a file, those refused by name first; None when none does."""
-    every = (CONFIG_MAP, REFUSED, *FORMATS, CALLING, JOB, SCRIPT)
+    every = (RECORD, CONFIG_MAP, REFUSED, *FORMATS, CALLING, JOB, SCRIPT)
     return next((each for each in every if each.claims(name, text)), None)
 
 

@@ -13,7 +13,7 @@ from meshplan.planner.case.reading import NothingToRead, Reading, Start, Unreada
 
 _MARKS = ("--per_device_train_batch_size", "--per-device-train-batch-size", "--job.config_file",
           "--job.config-file", "llamafactory-cli", "axolotl", "trl", "swift", "accelerate",
-          "deepspeed", "torchrun")  # fmt: skip
+          "deepspeed", "torchrun", "tune")  # fmt: skip
 """Words of a command that starts a trainer; the first that a document has says which."""
 _SAYS_NODES = re.compile(
     r"--(?:nnodes|num[_-](?:nodes|machines|processes)|nodes|include|hostfile)\b|\bmpirun\b"

@@ -25,6 +25,11 @@ _SCRIPTS: Mapping[str, tuple[str, str]] = {
         rf"{BY}tune[ \t]+run[ \t]+[^#\s]",
         "check the YAML that --config names (`tune cp` copies torchtune's own), with what its "
         "KEY=VALUE options replace"),
+    "a launch script of LitGPT": (
+        rf"{BY}litgpt[ \t]+(?:finetune\w*|pretrain)\b",
+        "its configuration's names are its own; check a plan of the same layout"),
+    "a launch script of OpenRLHF": (
+        rf"{BY}--micro_train_batch_size\b", "check the DeepSpeed part as a plan"),
     "a launch script of nanotron": (
         rf"{BY}[^\s#]*run_train\.py[ \t]+(?:[^#\n]{{0,200}}[ \t])?--config-file\b", _NAMED),
     "a launch script of Oumi": (

@@ -250,6 +250,7 @@ def _read_deepspeed(values: Values, kind: Fact, path: str) -> Reading:
         precision=values.word(MIXED, "mixed_precision"),
         optimizer_offload=device and Fact(device.value != "none", device.line),
     )
+    sections = _sections(values, prefix)
     unread, noted = _judged(values, kind)
     return Reading(
         framework="accelerate",
@@ -260,8 +261,24 @@ def _read_deepspeed(values: Values, kind: Fact, path: str) -> Reading:
         ignored=values.ignored(),
         exposed=() if stage.value == 3 else ("data_reduce",),
         unread=(*weights, *unread),
-        notes=(*noted, *bf16_without_zero(facts)),
+        notes=(*noted, *sections, *bf16_without_zero(facts)),
     )
+
+
+def _sections(values: Values, prefix: str) -> list[str]:
+    """A note of DeepSpeed's own sections below the launcher's, which takes only its own arguments
+    there (huggingface/accelerate v1.15 commands/launch.py, _validate_launch_command and
+    utils/launch.py): none is a section.
+    """
+    inside = {name: fact for name, fact in values.found.items()
+              if name.startswith(prefix) and "." in name.removeprefix(prefix)}  # fmt: skip
+    if not inside:
+        return []
+    values.asked |= inside.keys()
+    names = dict.fromkeys(name.split(".")[1] for name in inside)
+    line = min(fact.line for fact in inside.values())
+    return [f"line {line}: Accelerate takes nothing of {prefix}{', '.join(names)}: what is in it "
+            "stands in no file of DeepSpeed's"]  # fmt: skip
 
 
 def _judged(values: Values, kind: Fact | None) -> tuple[tuple[Fact, ...], list[str]]:

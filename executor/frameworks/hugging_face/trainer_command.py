@@ -91,7 +91,7 @@ def _case(words: list[Fact], script: Script, path: str, text: str, start: Start 
     if at is None:
         raise UnreadableConfig("no Python program in the command that trains", words[0].line)
     began = launcher_arguments(words[:at], script.inherited_by(words))
-    launcher, near = with_options(began, Nearby(Path(path), script.files))
+    launcher, near = with_options(began, Nearby(Path(path), script.files_of(words)))
     stated = with_precision(_model_named(arguments(words[at + 1 :])), launcher)
     stated, near = known_files(stated, near)
     values = Arguments(needed(stated, start, _SAID_BY), script.waits, _SAID_BY)

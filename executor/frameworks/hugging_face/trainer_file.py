@@ -92,7 +92,7 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
     script = read_script(text, start.environment if start else None, path)
     pairs = zip(script.commands, script.beside, strict=True)
     found = [(words, held, named) for words, held in pairs
-             if (named := _named(words, Nearby(Path(path), script.files)))]  # fmt: skip
+             if (named := _named(words, Nearby(Path(path), script.files_of(words))))]  # fmt: skip
     if not found:
         if trainer_command.claims(path, text):
             return trainer_command.read(text, path, start)
@@ -154,7 +154,7 @@ def _case(
     assert at is not None
     own = str(words[at - 1].value).rpartition("/")[2] in _STARTERS
     began = launcher_arguments(words[:at], script.inherited_by(words))
-    given, near = with_options(began, Nearby(Path(path), script.files))
+    given, near = with_options(began, Nearby(Path(path), script.files_of(words)))
     facts = with_precision(facts_of(words[at + 1 :], stated, content), given)
     facts, near = known_files(facts, near)
     said_by = _said_by(trainer)

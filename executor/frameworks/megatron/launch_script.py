@@ -154,7 +154,7 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
     notes = (*script.notes, *left_open(commands))
     cases = [_command(words, script.inherited_by(words)) for words in commands]
     cases = [
-        replace(each, waits=script.waits, files=script.files, of_job=of_job,
+        replace(each, waits=script.waits, files=script.files_of(words), of_job=of_job,
                 printed=tuple(said_elsewhere(words, script.missed)),
                 program=(kept := needed(each.program, start, _SAID_BY)),
                 left=frozenset(each.program.keys() - kept.keys()))

@@ -8,7 +8,7 @@ from meshplan.executor.frameworks.shell.assignments import DECLARES, Assignments
 from meshplan.executor.frameworks.shell.compound import Compound
 from meshplan.executor.frameworks.shell.conditions import test_holds
 from meshplan.executor.frameworks.shell.endings import Exits, Stops, status_of
-from meshplan.executor.frameworks.shell.given import exported_names, read_here, write_files
+from meshplan.executor.frameworks.shell.given import exported_names, read_here
 from meshplan.executor.frameworks.shell.grammar import syntax
 from meshplan.executor.frameworks.shell.grammar.words import Word
 from meshplan.executor.frameworks.shell.launching.ranks import started_shell
@@ -22,6 +22,7 @@ from meshplan.executor.frameworks.shell.variables import (
     shown_text,
     without_line_ends,
 )
+from meshplan.executor.frameworks.shell.written import Written
 from meshplan.planner.case.reading import UnreadableConfig
 
 MAX_CALLS = 20  # functions, `eval` and `bash -c` inside each other
@@ -38,6 +39,7 @@ class Follower(Compound):
         self.started_by: list[Text] = []  # of `srun -n 8 bash -c`, whose commands these are
         self.expander.called, self.expander.printed = self._called, self._printed
         self.assignments = Assignments(self.expander)
+        self.written = Written(self.expander, self.script, path)
         self.own: Set[str] = frozenset()
         self.calls = 0
         self.answered = 0  # the status of the last `$( )`
@@ -63,7 +65,7 @@ class Follower(Compound):
             if name in ("read", "mapfile", "readarray"):
                 given = sent_text(self.expander, sent)
                 return read_here(self.variables, name, words[1:], given)
-            write_files(self.expander, words, sent, self.script.files)
+            self.written.follow(words, sent, node.line)
             if self.printing is not None and name in _PRINTS:
                 self.printing += printed_by(self.expander, words, sent)
             if (inner := given_script(self.expander, self.script.files, words, sent)) is not None:

@@ -7,11 +7,9 @@ Word Splitting.
 
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
-from meshplan.executor.frameworks.shell.expansion.expand import Expander
-from meshplan.executor.frameworks.shell.grammar.syntax import Array, Redirected, assigns, name_of
-from meshplan.executor.frameworks.shell.grammar.words import Word, document
+from meshplan.executor.frameworks.shell.grammar.syntax import Array, assigns, name_of
+from meshplan.executor.frameworks.shell.grammar.words import Word
 from meshplan.executor.frameworks.shell.variables import (
     Part,
     Text,
@@ -19,11 +17,7 @@ from meshplan.executor.frameworks.shell.variables import (
     is_unset,
     line_of,
     plain,
-    shown_text,
 )
-from meshplan.planner.case.reading import UnreadableConfig
-
-MAX_WRITTEN = 2**18  # characters of a file that `>>` goes on with
 
 
 def set_start(known: Variables, environment: Mapping[str, str]) -> None:
@@ -111,32 +105,6 @@ def _rest(text: str, ifs: str, taken: int) -> str:
         text = parts[1] if len(parts) > 1 else ""
     left = _fields(text, ifs)
     return text if len(left) > 1 else "".join(left)
-
-
-def write_files(
-    expander: Expander, words: list[Text], sent: Redirected, files: dict[str, str]
-) -> None:
-    """Adds the file that `cat` writes of a here-document, or `echo` of its words, to `files`, by
-    its name; none where its text is longer than words may be, or quotes what no reader of a script
-    follows. A file that another command writes, or that `sed -i` changes, is not known any more.
-    """
-    command = plain(words[0]) if words else ""
-    if command == "sed":
-        for word in words:
-            files.pop(shown_text(word), None)
-    target = sent.target or sent.longer
-    if target is None:
-        return
-    name = shown_text(expander.text(target))
-    before = files.pop(name, "" if sent.target else None)
-    if before is None or len(before) > MAX_WRITTEN:
-        return  # more of a file that is not known, or is no configuration
-    before = before if sent.longer else ""
-    if command == "echo" and not any(plain(word).startswith("-") for word in words[1:]):
-        files[name] = before + " ".join(shown_text(word) for word in words[1:]) + "\n"
-    elif command == "cat" and len(words) == 1 and sent.document is not None:
-        with suppress(UnreadableConfig):
-            files[name] = before + shown_text(expander.text(document(sent.document)))
 
 
 def _fields(text: str, ifs: str) -> list[str]:

@@ -18,7 +18,8 @@ class Script:
 
     beside what `OF_LAUNCHERS` hold for each of the commands
     exported  what each of the commands inherits, by name
-    files  what it writes by `cat <<EOF > FILE` and `echo ... > FILE`, by the file's name
+    files  what it writes by `cat <<EOF > FILE`, `echo ... > FILE` and `sed`, by the file's name
+    written  those that are there when each of the commands starts
     missed  the files that it sources and that are not read
     notes  one line each: a file that is sourced, a condition that something unknown decided
     waits  what is unknown and decided a condition, as the script writes it
@@ -29,6 +30,7 @@ class Script:
     beside: list[dict[str, Fact]] = field(default_factory=list)
     exported: list[dict[str, str]] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
+    written: list[dict[str, str]] = field(default_factory=list)
     missed: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     waits: tuple[str, ...] = ()
@@ -44,6 +46,13 @@ class Script:
         held = ((name, known.get(name)) for name in OF_LAUNCHERS)
         self.beside.append({name: Fact(shown_text(v[0]), line) for name, v in held if v})
         self.exported.append(exported)
+        same = self.written[-1:] == [self.files]
+        self.written.append(self.written[-1] if same else dict(self.files))
+
+    def files_of(self, words: list[Fact]) -> Mapping[str, str]:
+        """The files that one of the commands finds written; of other words, all there are."""
+        pairs = zip(self.commands, self.written, strict=True)
+        return next((files for command, files in pairs if command is words), self.files)
 
     def held_by(self, words: list[Fact]) -> Mapping[str, Fact]:
         """What `OF_LAUNCHERS` hold for one of the commands."""
@@ -61,28 +70,26 @@ class Script:
     def inherited_by(self, words: list[Fact]) -> dict[str, str]:
         """The variables that a command is started with."""
         pairs = zip(self.commands, self.exported, strict=True)
-        return next((given for each, given in pairs if each == words), {})
+        return next((given for each, given in pairs if each is words), {})
 
     def forget(self, count: int) -> bool:
         """Drop all commands but the first `count`; whether there were more."""
         more = len(self.commands) > count
-        for each in (self.commands, self.beside, self.exported):
+        for each in (self.commands, self.beside, self.exported, self.written):
             del each[count:]
         return more
 
 
 def joined(scripts: Sequence[Script], notes: Sequence[str] = ()) -> Script:
-    """The tasks of one job array as one script: the commands of all, the variables of the first. A
-    file that two of them write otherwise is not known.
+    """The tasks of one job array as one script: the commands of all, with the files of each, and
+    the variables of the first.
     """
     first, *others = scripts
     for other in others:
         first.commands += other.commands
         first.beside += other.beside
         first.exported += other.exported
-        for name in first.files.keys() | other.files.keys():
-            if first.files.get(name) != other.files.get(name):
-                first.files.pop(name, None)
+        first.written += other.written
         notes = (*notes, *(note for note in other.notes if note not in first.notes))
     first.missed = list(dict.fromkeys(what for script in scripts for what in script.missed))
     first.waits = tuple(dict.fromkeys(what for script in scripts for what in script.waits))

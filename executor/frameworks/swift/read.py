@@ -122,7 +122,7 @@ def _case(
     words: list[Fact], held: dict[str, Fact], script: Script, path: str, text: str,
     start: Start | None,
 ) -> Reading:  # fmt: skip
-    at, near = _arguments_at(words), Nearby(Path(path), script.files)
+    at, near = _arguments_at(words), Nearby(Path(path), script.files_of(words))
     said, in_file, its = _with_file(words[at:], near)
     stated = needed(said, start, _SAID_BY)
     if "model" not in said and not said.keys() & set(_VERSION_2):

@@ -57,7 +57,15 @@ def claims(name: str, text: str) -> bool:
 
 def read(text: str, path: str) -> Reading:
     """A configuration of full or LoRA fine-tuning; raises `UnreadableConfig`, `IllegalConfig`."""
-    values = Values(resolved(read_yaml(text), text))
+    alone = _ONE_DEVICE if _ALONE.search(path) else ""
+    return read_values(Values(resolved(read_yaml(text), text)), text, path, alone=alone)
+
+
+def read_values(values: Values, text: str, path: str, *, alone: str) -> Reading:
+    """The same of a file's entries.
+
+    alone  why it is priced on one GPU; "": it may run on more
+    """
     if not values.has("optimizer"):
         raise NothingToRead("no optimizer in a file of torchtune's: it trains nothing")
     facts: dict[str, Fact] = {}
@@ -68,7 +76,6 @@ def read(text: str, path: str) -> Reading:
         seq_len=values.count("tokenizer.max_seq_len"),
     )
     _read_ranks(values, facts)
-    alone = _ALONE.search(path) is not None
     put(facts, gpus=Fact(1, 1) if alone else None)
     unknown = _read_model(values, facts)
     unread = optimizer(values, facts, "optimizer._component_", OPTIMIZERS)
@@ -84,7 +91,7 @@ def read(text: str, path: str) -> Reading:
     return Reading(
         framework="torchtune", engine=ENGINE, path=path, facts=facts, unknown_model=unknown,
         recompute=Recompute("full" if full else "none"), ignored=values.ignored(),
-        notes=(*(_ONE_DEVICE,) * alone, *_assumed(values), *noted),
+        notes=(*[alone] * bool(alone), *_assumed(values), *noted),
         unread=(*unread, *not_understood),
     )  # fmt: skip
 

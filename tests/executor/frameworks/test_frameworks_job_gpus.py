@@ -106,6 +106,8 @@ def test_the_first_sixteen_tasks_are_followed_and_the_rest_counted() -> None:
     assert script.notes == ["a job array of 100 tasks: the first 16 are judged"]
 
 
-def test_a_file_that_tasks_write_otherwise_is_not_known() -> None:
-    text = "#SBATCH --array=0-1\necho a > same\necho $SLURM_ARRAY_TASK_ID > other\n"
-    assert read_script(text).files == {"same": "a\n"}
+def test_each_task_finds_the_file_that_it_wrote() -> None:
+    text = "#SBATCH --array=0-1\necho a > same\necho $SLURM_ARRAY_TASK_ID > other\ntrain same other"
+    script = read_script(text)
+    files = [script.files_of(words) for words in script.commands]
+    assert files == [{"same": "a\n", "other": "0\n"}, {"same": "a\n", "other": "1\n"}]

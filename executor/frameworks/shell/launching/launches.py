@@ -22,6 +22,7 @@ _STARTED = re.compile(r"\$(?!\{\w+\.)\{?([A-Za-z_]\w*|[1-9]\d?)\b")
 _NO_FLAGS = {"PWD", "HOME", "USER", "HOSTNAME", "RANDOM", "UID", "SLURM_JOB_ID", "SLURM_JOBID"}
 """What a shell or Slurm sets itself, which is never a flag."""
 _SHOWN = 6  # of what a script is started with
+_CONFIGURATIONS = (".json", ".yaml", ".yml")
 MAX_CASES = 64  # launches of one script
 T = TypeVar("T")
 _OF_ARGUMENTS = re.compile(r"ARG|OPT|FLAG|EXTRA", re.I)
@@ -34,10 +35,12 @@ def launches(script: Script, known: Callable[[str], bool]) -> list[list[Fact]]:
     scripts, which another one sources (`is_launched` tells).
     """
     most = max((_count(words, known) for words in script.commands), default=0)
-    found: dict[tuple[str, ...], list[Fact]] = {}
+    found: dict[tuple[object, ...], list[Fact]] = {}
     for words in script.commands:
         if most and _count(words, known) * 2 > most:
-            found.setdefault(tuple(str(word.value) for word in words), words)
+            texts = tuple(str(word.value) for word in words)
+            held = tuple((name, fact.value) for name, fact in script.held_by(words).items())
+            found.setdefault((texts, held, _configurations(script.files_of(words))), words)
     if found:
         return list(found.values())
     rest: list[Fact] = []
@@ -45,6 +48,11 @@ def launches(script: Script, known: Callable[[str], bool]) -> list[list[Fact]]:
         said = [Fact(text, fact.line) for fact in values for text in str(fact.value).split()]
         rest += said if any(known(str(word.value)) for word in said) else []
     return [rest] if rest else []
+
+
+def _configurations(files: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Those of a launch's written files that may say something of it."""
+    return tuple(sorted(item for item in files.items() if item[0].endswith(_CONFIGURATIONS)))
 
 
 def said_elsewhere(words: list[Fact], missed: Sequence[str]) -> list[Fact]:
