@@ -1,9 +1,9 @@
 """Repositories of Hugging Face as names of the catalogue.
 
 A repository is known by its last part, less the words that name a tuning or a date, or as one whose
-sizes are those of a model in the catalogue. What names a quantised checkpoint is no tuning. A folder
-that ModelScope downloaded has `___` for each point (modelscope/modelscope hub/utils/utils.py,
-get_model_masked_directory).
+sizes are those of a model in the catalogue. What names a quantised checkpoint is no tuning. A
+folder that ModelScope downloaded has `___` for each point (modelscope/modelscope
+hub/utils/utils.py, get_model_masked_directory).
 """
 
 import re

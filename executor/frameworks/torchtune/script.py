@@ -109,8 +109,11 @@ def _case(
     stated = needed(_stated(words[at + 1 :], named, content), start, _SAID_BY)
     values = Overrides(resolved(stated, content), script.waits, _SAID_BY)
     reading = read_values(values, content, path, alone=_ONE_DEVICE if _ALONE.search(recipe) else "")
-    begun = [Fact("torchrun", word.line) if str(word.value) == "tune" else word for word in words[:at]
-             if str(word.value) != "run"]  # fmt: skip
+    begun = [
+        Fact("torchrun", word.line) if str(word.value) == "tune" else word
+        for word in words[:at]
+        if str(word.value) != "run"
+    ]
     inherited = script.inherited_by(words)
     facts = dict(reading.facts)
     if not _ALONE.search(recipe):
