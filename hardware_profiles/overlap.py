@@ -7,7 +7,8 @@ from meshplan.hardware_profiles.frozen import Frozen
 
 class Overlap(Frozen):
     """Fraction of each communication that the engine can hide behind compute (1 = all that time
-    allows). host: copies of gradients and weights, behind the optimizer's update on the host.
+    allows). host: copies of gradients and weights, behind the optimizer's update on the host;
+    activations: copies of what layers save, beside the pass that makes or reads it.
 
     expert_interleaved   of dispatch and combine behind another micro-batch's pass: between nodes
                          under an interleaved pipeline, and wherever a run says so
@@ -31,5 +32,6 @@ class Overlap(Frozen):
     reduces_by_hooks: bool = False
     beside_chunks: bool = False
     host: float = Field(default=0.0, ge=0, le=1)
+    activations: float = Field(default=1.0, ge=0, le=1)
     expert_interleaved: float = Field(default=0.0, ge=0, le=1)
     waits_at_boundaries: bool = False

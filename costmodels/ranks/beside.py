@@ -5,7 +5,7 @@ the last backward's time less all of it, as two levels of HSDP go one after the 
 host have a link of their own for as long as the pass lasts, its exposed communication and that of
 its weights included; while they are waited for, the network is free. So a longer pass makes no step
 shorter: with L the seconds of a pass beside its weights, and O those of its copies, it takes
-max(L, O).
+max(L, O). Where copies run on the stream that computes (`Overlap.activations`), they make L longer.
 
 Leaves out: where a schedule splits the backward, that weight gradients run later; traffic hides
 under both parts, and what it shows is charged to the input's gradient.
@@ -83,13 +83,20 @@ def beside(
         more_f = replace(more_f, data_s=exposed_f)
         more_b = replace(more_b, data_s=exposed_b, more_room_s=-hidden_s)
     if offloads(layout):
-        more_f = more_f + _waiting(saved_s, forward.total_s + more_f.total_s)
-        copied_s = saved_s + copies * sent.gradients_s
+        beside_s = setting.engine.overlap.activations * saved_s
+        shown = _seen(saved_s - beside_s)
+        more_f, more_b = more_f + shown, more_b + shown
+        more_f = more_f + _waiting(beside_s, forward.total_s + more_f.total_s)
+        copied_s = beside_s + copies * sent.gradients_s
         more_b = more_b + _waiting(copied_s, backward.total_s + more_b.total_s)
     return more_f, more_b
 
 
 def _waiting(copied_s: Number, lasting_s: Number) -> Pass:
     """For copies beside a pass that lasts so long, in which nothing is on the network."""
-    seen_s = exposed_copies_s(copied_s, lasting_s)
-    return Pass(offload_s=seen_s, more_room_s=seen_s)
+    return _seen(exposed_copies_s(copied_s, lasting_s))
+
+
+def _seen(copied_s: Number) -> Pass:
+    """Of copies that the pass waits for."""
+    return Pass(offload_s=copied_s, more_room_s=copied_s)

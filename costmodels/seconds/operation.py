@@ -170,13 +170,16 @@ def operators_s(
     op: Operation, direction: Direction, graphed: tuple[str, ...], device: Device | None
 ) -> Number:
     """Seconds of PyTorch's own operators that the host issues one by one, but in a graph; each
-    expert's product counts as one where `device` is given and its engine loops over them.
+    expert's product counts as one, and the cast of its rows as another, where `device` is given and
+    its engine loops over them.
     """
     if graphed and part_of_layer(op) in graphed:
         return 0.0
     if isinstance(op, Matmul):
-        looped = "experts" in op.modules and device is not None and issues_each_expert(device)
-        return OPERATOR_S * op.groups * looped
+        if "experts" not in op.modules or device is None:
+            return 0.0
+        each_expert = 1 + (cast_calls(device.recipe, op, direction) > 0)
+        return OPERATOR_S * op.groups * each_expert * issues_each_expert(device)
     if not isinstance(op, Pointwise) or direction == "weight_grad":
         return 0.0
     return OPERATOR_S * op.operators[direction != "forward"]
@@ -188,8 +191,15 @@ def issues_each_expert(device: Device) -> Condition:
     `OPERATOR_S`; eight of Transformer Engine's in NVFP4 take 267 us (its pull request 3134). On
     AMD's GPUs it is one kernel for all experts: Primus has its own (use_turbo_grouped_gemm of
     AMD-AGI/Primus@fd1eeabb examples/megatron/configs); ROCm's Transformer Engine would loop too,
-    unless NVTE_USE_CK_GROUPED_GEMM is set. A graph of a whole step issues none. Leaves out casts of
-    each expert's rows, and the one kernel that releases since 2026 have for experts in mxfp8.
+    unless NVTE_USE_CK_GROUPED_GEMM is set. A graph of a whole step issues none.
+
+    Rows are cast in the same way, one expert after the other, and their scales put in order for all
+    experts at once (NVIDIA/TransformerEngine@d0067d0d transformer_engine/pytorch/csrc/extensions
+    cast.cpp multi_tensor_quantize_impl, gemm.cpp multi_tensor_swizzle_scaling_factors).
+
+    Leaves out one kernel for the casts of many experts (delayed scaling), two for each expert's
+    (current scaling), two more that put scales in order (its releases before 2.8), and the one
+    kernel that releases since 2026 have for experts in mxfp8.
     """
     loops = device.gpu.vendor == "nvidia" and device.loops_over_experts
     return (device.tuning.launch_s > 0) & loops

@@ -7,7 +7,8 @@
                  (of a fraction; the GPUs update the rest after it)
     gradients    where the engine keeps its shards of them on the host too, each micro-batch sends
                  its own, and all but the first fetch the sum before: 2 - 1/m copies a micro-batch
-    activations  what a layer saves goes down beside its forward and comes up beside its backward
+    activations  what a layer saves goes down beside its forward and up beside its backward, or
+                 in turn with them, where the engine copies on the stream that computes
 
     u   bytes moved / a GPU's share of the host's memory bandwidth      c   bytes copied / link
 

@@ -21,13 +21,16 @@ SECONDS = st.floats(0, 100)
 
 
 def backward_of(
-    model: Model, computing_s: float, sent_s: float, hides: float = 1.0, copied_s: float = 0.0
-) -> Pass:
+    model: Model, computing_s: float, sent_s: float, hides: float = 1.0, copied_s: float = 0.0,
+    beside_share: float = 1.0,
+) -> Pass:  # fmt: skip
     """A backward that computes so long beside gathers and scatters, and copies from the host, of so
-    long.
+    long, of which a share runs beside it.
     """
     engine, training = load_engine("native"), Training(seq_len=4096, global_batch_size=8)
-    overlap = engine.overlap.model_copy(update={"weight_gather": hides})
+    overlap = engine.overlap.model_copy(
+        update={"weight_gather": hides, "activations": beside_share}
+    )
     engine = engine.model_copy(update={"overlap": overlap})
     setting = Setting(model, training, load_cluster("dgx-h100"), engine, Tuning())
     layout = Layout(data_parallel=8, zero_stage=3, shard_group=4, stages=even_stages(8, 1))
@@ -56,6 +59,32 @@ def test_room_for_traffic_once_per_step_by_hand(
 
 
 @pytest.mark.parametrize(
+    ("share", "seconds", "room_s"),
+    [
+        pytest.param(1.0, 10.0, 6.0, id="another stream: hidden"),
+        pytest.param(
+            0.0, 13.0, 9.0, id="the computing stream: 10 + 3, the network free for 3 more"
+        ),
+        pytest.param(0.5, 11.5, 7.5, id="half of each"),
+    ],
+)
+def test_copies_on_the_computing_stream_by_hand(
+    models, share: float, seconds: float, room_s: float
+) -> None:
+    """Three seconds of copies beside 10 s of computing, 4 s of which weights send."""
+    found = backward_of(models["dense"], 10.0, 4.0, copied_s=3.0, beside_share=share)
+    assert (found.total_s, found.room_s) == (seconds, room_s)
+
+
+@pytest.mark.parametrize(
+    ("engine", "share"), [("llm-foundry", 0.0), ("torchtitan", 1.0), ("megatron", 1.0)]
+)
+def test_on_which_stream_an_engine_copies(engine: str, share: float) -> None:
+    """torch's save_on_cpu on that which computes; others have one of their own."""
+    assert load_engine(engine).overlap.activations == share
+
+
+@pytest.mark.parametrize(
     ("zero", "shown"),
     [
         pytest.param(1, (0.0, 0.0), id="ZeRO-1 sends once per step"),
@@ -77,16 +106,16 @@ def test_what_is_gathered_hides_otherwise_than_what_is_reduced(
     assert tuple(float(each.data_s) for each in found) == pytest.approx(shown)
 
 
-@given(SECONDS, SECONDS, SECONDS, SECONDS, st.floats(0, 1), SECONDS)
+@given(SECONDS, SECONDS, SECONDS, SECONDS, st.floats(0, 1), SECONDS, st.floats(0, 1))
 def test_a_longer_backward_is_no_faster(
-    models, less, more, sent_s, once_s, hides, copied_s
+    models, less, more, sent_s, once_s, hides, copied_s, share
 ) -> None:
     """With all that it does not hide of the three: else recomputation could pay that memory does
     not ask for.
     """
 
     def whole_s(computing_s: float) -> float:
-        each = backward_of(models["dense"], computing_s, sent_s, hides, copied_s)
+        each = backward_of(models["dense"], computing_s, sent_s, hides, copied_s, share)
         return float(each.total_s + exposed_s(once_s, each.room_s, hides, 0.1))
 
     least, most = sorted([less, more])

@@ -12,6 +12,7 @@ from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.ranks.rank import Rank
 from meshplan.costmodels.seconds.kernels import Device
 from meshplan.costmodels.seconds.layer import Pricer
+from meshplan.costmodels.seconds.operation import Direction, operators_s
 from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.training import Precision, Training
@@ -72,6 +73,32 @@ def test_products_of_experts_are_issued_one_by_one(
     drawn = Tuning().model_copy(update={"launch_s": np.array([0.0, 1.0])})  # two tunings at once
     several = replace(pricer, device=replace(device, tuning=drawn)).issued_s([op], "forward")
     assert several == pytest.approx([0, 1 + calls * 8e-6], rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("precision", "loops", "casts", "expected"),
+    [
+        pytest.param("mxfp8", True, 3, (64, 64, 32), id="32 products and 32 casts of rows"),
+        pytest.param("fp8", True, 12, (64, 64, 32), id="one cast of each, of however many passes"),
+        pytest.param("bf16", True, 3, (32, 32, 32), id="16 bits are not cast"),
+        pytest.param("mxfp8", True, 0, (32, 32, 32), id="rows arrive in 8 bits"),
+        pytest.param("mxfp8", False, 3, (0, 0, 0), id="one kernel casts all experts' rows"),
+    ],
+)
+def test_rows_of_experts_are_cast_one_expert_after_the_other(
+    precision: Precision, loops: bool, casts: int, expected: tuple[int, ...]
+) -> None:
+    """8 us for each expert's product, and as long for the cast of its rows or their gradient."""
+    cluster = load_cluster("dgx-h100")
+    assert cluster.kernels is not None
+    device = Device(cluster.gpu, cluster.kernels, Tuning(launch_s=1.0), RECIPES[precision])
+    device = replace(device, loops_over_experts=loops)
+    op = replace(PRODUCT, name="experts_up", groups=32, casts=casts, modules=("experts",))
+    ways: tuple[Direction, ...] = ("forward", "input_grad", "weight_grad")
+    found = [operators_s(op, way, (), device) for way in ways]
+    assert found == pytest.approx([calls * 8e-6 for calls in expected])
+    graphed = replace(op, modules=("moe", "experts"))
+    assert operators_s(graphed, "forward", ("experts",), device) == 0
 
 
 @pytest.mark.parametrize(("engine", "loops"), [("megatron-bridge", True), ("torchtitan", False)])
