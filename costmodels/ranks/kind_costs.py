@@ -51,6 +51,8 @@ def _columns(rank: Rank, kind: int, modes: Iterable[Mode]) -> Iterator[Number]:
         yield from _seconds(each)
     for direction in DIRECTIONS:
         yield rank.pricer.issued_s(rank.operations(kind), direction)
+    if rank.pricer.checkpoint_hooks:  # which take as long for each kernel
+        yield rank.pricer.launches(rank.operations(kind))
     yield plain.saved_bytes
     yield from _chains(rank, kind, "none")
     for mode in modes:

@@ -7,7 +7,7 @@
 A norm's gain is a weight as a product's is, and an expert's as a layer's: Transformer Engine's
 grouped product holds one for each local expert.
 
-Leaves out what CUDA's streams, events and NCCL's calls take, and weights outside of layers.
+Leaves out what CUDA's streams, events and NCCL's calls take, and the unit around the ends.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,10 @@ from meshplan.costmodels.operations.kinds import Matmul, Operation, Pointwise
 from meshplan.costmodels.seconds.operation import Direction
 from meshplan.hardware_profiles.dataclass import dataclass
 
-LAST = "feed_forward_residual"
-"""Every layer's last operation: a list with it is a layer, not a part that is replayed."""
+ENDS = ("attention_residual", "feed_forward_residual", "chains")
+"""Each half of a layer ends with one of the first two, of which a layer has one half or both; a
+traced layer has the last. No part that is replayed has any of them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,8 @@ class Hooks:
         """Of `operations`; `each_expert`: whether every local expert has weights of its own."""
         backward = direction != "forward"
         weights = sum(_weights(op, direction, each_expert=each_expert) for op in operations)
-        unit = direction != "weight_grad" and any(op.name == LAST for op in operations)
-        return self.unit_s[backward] * unit + self.weight_s[backward] * weights
+        units = _layers(operations) if direction != "weight_grad" else 0
+        return self.unit_s[backward] * units + self.weight_s[backward] * weights
 
 
 NONE = Hooks(0, (0.0, 0.0), (0.0, 0.0))
@@ -70,6 +72,11 @@ def _where(condition: Condition, yes: Hooks, no: Hooks) -> Hooks:
         for new, old in ((yes.unit_s, no.unit_s), (yes.weight_s, no.weight_s))
     )
     return Hooks(where(condition, yes.present, no.present), unit, weight)
+
+
+def _layers(operations: Sequence[Operation]) -> int:
+    """How many whole layers are in a list."""
+    return max(sum(op.name == end for op in operations) for end in ENDS)
 
 
 def _weights(op: Operation, direction: Direction, *, each_expert: bool) -> Number:

@@ -175,10 +175,9 @@ class FreeCutBounds:
         before_s = self.limit_s
         for each in cuts_elsewhere(self.proof, self._alike, self._met, self.limit_s):
             self._offer(*each)
-        of = self.proof.copied()  # what one of these finds changes nothing of the other
-        off_list, near = done_beside(
-            lambda: list(cuts_off_list(of, self._alike, self._wide_s)),
-            lambda: near_the_fastest(of),
+        off_list, near = done_beside(  # both begin at the same plan
+            lambda: list(cuts_off_list(self.proof, self._alike, self._wide_s)),
+            lambda: near_the_fastest(self.proof),
         )
         for each in [*off_list, *near]:
             self._offer(*each)

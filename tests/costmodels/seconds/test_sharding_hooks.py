@@ -9,7 +9,9 @@ from sites import site
 from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.operations.kinds import Operation
 from meshplan.costmodels.operations.layers import layer_operations
+from meshplan.costmodels.operations.replayed import replayed_of
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.seconds.kernels import Device
 from meshplan.costmodels.seconds.layer import Pricer
@@ -64,6 +66,32 @@ def test_a_layer_takes_the_host_its_hooks(
         hooks.unit_s[1] + norms * hooks.weight_s[1],
         products * hooks.weight_s[1],
     ])  # fmt: skip
+
+
+def unit_s(operations: tuple[Operation, ...]) -> list[float]:
+    """What operations take of hooks around layers, each way."""
+    ways: tuple[Direction, ...] = ("forward", "input_grad")
+    around = replace(STAGES[2], weight_s=(0.0, 0.0))
+    return [float(around.issued_s(operations, way, each_expert=True)) for way in ways]
+
+
+def test_half_a_layer_is_a_unit_too() -> None:
+    """Nemotron-H's layers are a mixer or a feed-forward alone."""
+    model = model_from_config(load_model_config("nemotron-h-8b"), "nemotron-h-8b")
+    place = site(model, 1, 1, sequence_parallel=False)
+    assert {(kind.has_mixer, kind.has_feed_forward) for kind in model.kinds} == {
+        (True, False), (False, True),
+    }  # fmt: skip
+    halves = [layer_operations(place, kind) for kind in model.kinds]
+    assert [unit_s(each) for each in halves] == [[179e-6, 246e-6]] * len(model.kinds)
+
+
+def test_every_layer_of_a_list_is_a_unit() -> None:
+    """Modules of multi-token prediction are one list; what modules replay is no layer."""
+    operations = layer_operations(site(LLAMA, 1, 1, sequence_parallel=False), LLAMA.kinds[0])
+    assert unit_s(2 * operations) == pytest.approx([2 * 179e-6, 2 * 246e-6])
+    for modules in load_engine("megatron").legality.recompute_modules:
+        assert unit_s(tuple(replayed_of(operations, (modules,)))) == [0, 0]
 
 
 def test_a_slower_host_takes_longer() -> None:
