@@ -94,6 +94,14 @@ def test_three_sizes_by_hand() -> None:
     ]
 
 
+def test_a_knee_at_the_largest_size_may_lie_beyond() -> None:
+    """64 x 16 and 128 x 4.41, or 64 x 16 and 128 x 9."""
+    for step_time_s, beyond in ((2.1, True), (3.0, False)):
+        found = lines(swept(planned(64, 4.0), planned(128, step_time_s)), 240)
+        (knee,) = [line for line in found if line.startswith("- knee")]
+        assert knee.endswith("; it may lie beyond this largest size") == beyond
+
+
 def test_a_narrow_terminal_has_the_layouts_below_the_figures() -> None:
     """Of sizes with a plan, the cost in place of the GPU-hours: 614,400 at 2 are 1,228,800."""
     found = lines(swept(*three_sizes(dollars=2.0)), 89)
@@ -121,7 +129,7 @@ def test_a_narrow_terminal_has_the_layouts_below_the_figures() -> None:
 def test_the_front_of_two_clusters(
     dollars: float | None, cost_in: str, figures: tuple[str, str]
 ) -> None:
-    """64 GPUs here take 4 s, there 5 s and are left out; 128 there take 2.5 s, the fastest first."""
+    """64 GPUs here take 4 s, there 5 s and are left out; 128 there take 2.5 s and come first."""
     there = [planned(64, 5.0, dollars=dollars), planned(128, 2.5, dollars=dollars)]
     there = [replace(row, line=1, series=THERE) for row in there]
     sweep = swept(planned(64, 4.0, dollars=dollars), *there)
