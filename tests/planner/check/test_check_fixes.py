@@ -29,7 +29,7 @@ from meshplan.planner.case.plan_file import Prediction, write_plan
 from meshplan.planner.case.resolve import Case, model_named
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.check.check import case_of, check_paths
-from meshplan.planner.check.fixes import Fix, Quote, _with_degree, changes, fix_illegal
+from meshplan.planner.check.fixes import Fix, Quote, _with_degree, changes, fix_illegal, fix_memory
 from meshplan.planner.cli.check import quoted, tools
 
 ALL_REPLICAS = " (ZeRO over all replicas)"
@@ -79,6 +79,27 @@ def test_a_fix_says_all_that_changes_with_it(layout: Layout) -> None:
         assert ("shard_group 0" in fix.text) == (f"shard_group 0{ALL_REPLICAS}" in fix.text)
     ends = any("shard_group 0" in fix.text for fix in offered)
     assert ends == (layout.shard_group > 0)
+
+
+@pytest.mark.parametrize(
+    ("usable_gib", "text"),
+    [
+        pytest.param(35, "micro_batch_size 2", id="10 + 2 x 10 + 1 = 31, the fastest"),
+        pytest.param(25, "micro_batch_size 1", id="10 + 10 + 1 = 21"),
+        pytest.param(15, "micro_batch_size 1, recompute full", id="10 + 2 + 1: least of each two"),
+    ],
+)
+def test_a_fix_fits_on_the_fullest_rank(usable_gib: float, text: str) -> None:
+    """Though the other rank of two keeps a GiB."""
+
+    def uneven(case: Case) -> Quote:
+        now = price(case)
+        empty = now.memory[0].model_copy(update={"allocated": 0.0, "reserved": 0.0})
+        return Quote((now.memory[0], empty), lambda: now)
+
+    fix = fix_memory(a_case(LAYOUT), uneven, usable_gib * 2**30)
+    assert fix is not None
+    assert fix.text == text
 
 
 SHARDED = Layout(data_parallel=4, context_parallel=16, stages=even_stages(80, 1))
