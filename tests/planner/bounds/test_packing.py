@@ -69,10 +69,8 @@ def test_what_recomputing_frees_for_each_nanosecond(
     ("cap_kib", "expected"),
     [
         pytest.param(90, [0, 0], id="3 + 7 + 2 x (20 + 2 x 30) = 170 less 4 x 20"),
-        pytest.param(
-            89, [math.inf, 0], id="1 KiB more than both kinds could save; 130 less 2 x 20"
-        ),
-        pytest.param(69, [math.inf, math.inf], id="and 1 KiB less than 110 - 2 x 20"),
+        pytest.param(89, [math.inf, 0], id="1 KiB more; 3 + 7 + 2 x (20 + 30) - 2 x 20 = 70"),
+        pytest.param(69, [math.inf, math.inf], id="and 1 KiB less than 70"),
     ],
 )
 def test_layers_of_two_kinds_are_as_light_as_the_lighter_one(
