@@ -13,7 +13,7 @@ from meshplan.hardware_profiles.composed import compose_cluster
 from meshplan.hardware_profiles.curves import curve_seconds, fit_curves
 from meshplan.hardware_profiles.fingerprint import cluster_hash
 from meshplan.hardware_profiles.load import load_cluster
-from meshplan.hardware_profiles.network_schema import CurveFit, CurvePoint
+from meshplan.hardware_profiles.network_schema import CurveFit, CurvePoint, Interference
 from meshplan.hardware_profiles.profile_file import UnknownProfile
 from meshplan.hardware_profiles.toml_io import read_toml
 
@@ -211,3 +211,30 @@ def test_two_of_perlmutters_four_reach_what_was_measured():
     """A third of four ranks' all-reduce; the slopes of two were 66 to 81e9 bytes/s."""
     node = load_cluster("perlmutter").node
     assert 66e9 < node.bus_bandwidth.all_reduce / (node.meshed - 1) < 81e9
+
+
+@pytest.mark.parametrize(
+    ("gpus_per_node", "name"), [(1, "gh200"), (2, "alps-gh200"), (4, "alps-gh200")]
+)
+def test_a_module_that_has_a_node_alone_or_shares_one(gpus_per_node: int, name: str) -> None:
+    """With any other on its node it has links to that, and is as it is there."""
+    found = usual_cluster("gh200", gpus_per_node)
+    assert found.name == name or gpus_per_node == 1
+    assert (found.gpus_per_node > 1) == (gpus_per_node > 1)
+
+
+@pytest.mark.parametrize(
+    ("communication", "compute", "slowdown"),
+    [
+        pytest.param(1.2, 1.5, 0.4 / 0.6, id="1.2 (1 - 1 / 1.5) = 0.4"),
+        pytest.param(1.2, 0.9, 0.0, id="computing that is no slower costs nothing"),
+        pytest.param(2.0, 2.0, 0.99 / 0.01, id="all of it, but for a hundredth"),
+        pytest.param(3.0, 2.0, 0.99 / 0.01, id="and no more"),
+    ],
+)
+def test_what_is_seen_of_a_message_beside_computing(
+    communication: float, compute: float, slowdown: float
+) -> None:
+    """i of which i / (1 + i) is c (1 - 1 / k)."""
+    found = Interference(compute=compute, communication=communication).slowdown
+    assert found == pytest.approx(slowdown)

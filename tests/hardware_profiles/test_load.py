@@ -329,3 +329,20 @@ def test_whose_constants_an_engine_has_is_read_without_its_tables() -> None:
     found = {name: fitted_as(name) for name in every}
     assert found == {name: load_engine(name).fitted_as or name for name in every}
     assert found["megatron-bridge-2025"] == "megatron-bridge"
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        pytest.param("", "spede: no such field (got 1)", id="one fault"),
+        pytest.param("other = 2\n", "no such field (got 1) (and 1 more)", id="two"),
+    ],
+)
+def test_a_slip_of_the_pen_is_the_first_fault(tmp_path: Path, more: str, said: str) -> None:
+    """Of the others so many are said."""
+    save_cluster(load_cluster("dgx-h100"), tmp_path / "mine.toml")
+    text = (tmp_path / "mine.toml").read_text()
+    (tmp_path / "mine.toml").write_text(f"spede = 1\n{more}{text}")
+    with pytest.raises(UnknownProfile) as found:
+        load_cluster(tmp_path / "mine.toml")
+    assert str(found.value).endswith(said)

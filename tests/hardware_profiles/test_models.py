@@ -1,6 +1,7 @@
 """The catalogue of models: names, files, folders, and what is said when there is none."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from meshplan.hardware_profiles.load_models import (
     MAX_CONFIG_BYTES,
     UnknownModel,
+    finite_config,
     load_model_config,
     model_names,
 )
@@ -116,3 +118,12 @@ def test_folder_without_a_config(tmp_path: Path) -> None:
 def test_a_repository_that_the_catalogue_has(repository: str, name: str) -> None:
     """By its name less what names a tuning, or as one of the same sizes."""
     assert load_model_config(repository) == load_model_config(name)
+
+
+def test_infinities_are_written_as_transformers_writes_them() -> None:
+    """Wherever they stand, with their sign; no number is named by its field."""
+    config = {"a": math.inf, "b": [1.5, -math.inf], "c": {"d": math.inf, "e": "x"}}
+    more, less = {"__float__": "Infinity"}, {"__float__": "-Infinity"}
+    assert finite_config(config, "m") == {"a": more, "b": [1.5, less], "c": {"d": more, "e": "x"}}
+    with pytest.raises(UnknownModel, match=r"m: the field 'c\.d' is NaN"):
+        finite_config({"c": {"d": math.nan}}, "m")

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.schedule import steady_state
 from meshplan.costmodels.schedule.actions import Work
-from meshplan.costmodels.schedule.program import FIRST, NOTHING
+from meshplan.costmodels.schedule.program import FIRST, NOTHING, written_anew
 from meshplan.costmodels.schedule.steady_state import TOLERANCE, Leap, Periods, repeating
 
 SIZE, PERIODS = 2, 4
@@ -87,3 +88,17 @@ def test_a_leap_goes_as_far_as_the_drift(
             given = (each.state, each.drift, each.length)
             assert max(map(abs, above(periods, *given, each.cycles - 1))) <= allowed
             assert left < each.length or max(above(periods, *given, each.cycles)) > allowed
+
+
+@pytest.mark.parametrize(
+    ("schedule", "pp", "vpp", "m"),
+    [
+        ("gpipe", 2, 1, 8), ("1f1b", 4, 1, 5), ("zb_h1", 4, 1, 4), ("zb_v", 4, 2, 5),
+        ("dualpipe_v", 3, 2, 6),
+    ],
+)  # fmt: skip
+def test_an_order_that_is_not_warm_has_no_body(
+    schedule: Schedule, pp: int, vpp: int, m: int
+) -> None:
+    """Or never is, though a step here and there is as one a period before."""
+    assert steady_state._cut(written_anew(schedule, pp, vpp, m), 1) is None

@@ -126,12 +126,14 @@ def test_the_exchange_of_experts_is_what_its_helper_sets() -> None:
 
 
 def test_each_recipe_is_a_case_and_a_file_of_names_is_none(tmp_path: Path) -> None:
+    """A function that must be told something is none by itself."""
     again = RECIPE.replace("{body}", "pass") + (
         "\n\ndef other_config() -> ConfigContainer:\n    return _common()\n\n\n"
-        "def needs(x) -> ConfigContainer:\n    return _common(x)\n"
+        "def needs(x) -> ConfigContainer:\n    return _common(x)\n\n\n"
+        "def known(x=1) -> ConfigContainer:\n    return _common(x)\n"
     )
     reading = read_config(again, "recipes.py")
-    assert [_values(case)["tensor_parallel"] for case in (reading, *reading.others)] == [4, 2]
+    assert [_values(case)["tensor_parallel"] for case in (reading, *reading.others)] == [4, 2, 1]
     only = "from megatron.bridge.recipes.llama import llama3_8b_pretrain_config\n"
     assert recognise("a.py", only)
     with pytest.raises(NothingToRead, match="without a function"):

@@ -272,3 +272,28 @@ def test_each_case_of_a_file_is_held_against_its_comments(tmp_path: Path) -> Non
     file.write_text(f"# {words}\nfor MBS in 1 2; do\n{looped}\ndone\n")
     given = Settings(cluster="dgx-h100", gpus=8, model="llama-3.1-8b")
     assert [each.verdict for each in _findings(file, given)] == ["incomplete"] * 2
+
+
+@pytest.mark.parametrize(
+    ("replicas", "group", "zero_stage", "written", "said"),
+    [
+        pytest.param(8, 4, 3, (2, 4), True, id="two copies of four shards"),
+        pytest.param(8, 2, 3, (4, 2), True, id="four of two"),
+        pytest.param(8, 0, 3, (1, 8), True, id="over all"),
+        pytest.param(8, 8, 3, (1, 8), False, id="one copy is none"),
+        pytest.param(8, 4, 1, (1, 8), False, id="ZeRO-1 has no copies there"),
+    ],
+)
+def test_copies_of_shards_in_accelerates_words(
+    replicas: int, group: int, zero_stage: int, written: tuple[int, int], *, said: bool
+) -> None:
+    """Copies and shards, both more than one; what it cannot say is named."""
+    layout = Layout(
+        data_parallel=replicas, zero_stage=zero_stage, shard_group=group, stages=even_stages(32, 1)
+    )
+    plan = plan_of("llama-3.1-8b", layout, Training(seq_len=4096, global_batch_size=64))
+    exported = exporter_named("accelerate")(plan, 8)
+    text = "\n".join(exported.files.values())
+    for name, size in zip(("replicate", "shard"), written, strict=True):
+        assert f"parallelism_config_dp_{name}_size: {size}\n" in text
+    assert ("layout.shard_group" in [each.name for each in exported.cannot_say]) != said

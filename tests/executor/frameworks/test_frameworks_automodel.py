@@ -335,3 +335,13 @@ def test_from_the_command_line(tmp_path: Path) -> None:
     priced = CliRunner().invoke(app, [*words, "--gpus", "32"])
     assert priced.exit_code == 0, priced.output
     assert "fits" in priced.output
+
+
+@pytest.mark.parametrize(
+    ("target", "optimizer"),
+    [("torch.optim.Adam", "adamw"), ("torch.optim.AdamW", "adamw"), ("torch.optim.SGD", "sgd")],
+)
+def test_optimizers_by_their_classes(target: str, optimizer: str) -> None:
+    """Of PyTorch's own."""
+    reading = edited("torch.optim.AdamW", target, AUTOMODEL_DENSE)
+    assert reading.facts["optimizer"].value == optimizer

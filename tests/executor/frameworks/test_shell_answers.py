@@ -314,3 +314,18 @@ def test_a_shell_that_another_program_replaces_traps_nothing() -> None:
     """`exec` of a program, where no condition decides it."""
     script = read_script("trap 'run no' EXIT\nexec run a")
     assert [[str(word.value) for word in words] for words in script.commands] == [["run", "a"]]
+
+
+@pytest.mark.parametrize(
+    ("start", "ran"),
+    [
+        ("bash", ["train", "--x", "$1"]), ("bash -x", ["train", "--x", "$1"]),
+        ("bash -s 4", ["train", "--x", "4"]), ("bash -e -s -- 4", ["train", "--x", "4"]),
+        ("bash /dev/stdin 4", ["train", "--x", "4"]), ("bash other.sh", ["bash", "other.sh"]),
+        ("bash other.sh -s", ["bash", "other.sh", "-s"]),
+    ],
+)  # fmt: skip
+def test_a_shell_reads_what_it_is_sent_unless_it_has_a_file(start: str, ran: list[str]) -> None:
+    """`-s` says so before its arguments; behind a file it is one of the file's."""
+    script = read_script(f"{start} <<'EOF'\ntrain --x \"$1\"\nEOF\n")
+    assert [str(word.value) for word in script.commands[-1]] == ran

@@ -6,6 +6,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from left_out import ASKED, RUN, alike_sources, layouts, source
 
 from benchmarks.accuracy.coverage import held, held_of, judgements
 from meshplan.costmodels.training import Precision
@@ -21,7 +22,6 @@ from meshplan.hardware_profiles.errors.intervals import (
     evidence_of,
     interval,
     reserved_interval,
-    reserved_range,
     step_time_interval,
 )
 from meshplan.hardware_profiles.errors.left_out_errors import (
@@ -33,27 +33,10 @@ from meshplan.hardware_profiles.errors.left_out_errors import (
 from meshplan.hardware_profiles.errors.left_out_runs import Ratio, ratios
 from meshplan.hardware_profiles.tunings import gpu_family
 
-ASKED = Asked(engine="megatron", gpu="hopper", gpus=64, precision="bf16", model="dense")
-RUN = Ratio(
-    run="r", engine="megatron", gpu="hopper", suite="s", left_out="layout", gpus=64,
-    precision="bf16", model="dense", step_time=1.0, reserved=None,
-)  # fmt: skip
-
 
 def around(*found: Ratio, asked: Asked = ASKED) -> Interval:
     """The interval of a step time when these are all left-out runs."""
     return interval(evidence_of(found, "step_time"), asked)
-
-
-def layouts(*step_times: float) -> list[Ratio]:
-    """Runs whose layouts were left out, each of a source of its own."""
-    return [replace(RUN, suite=f"s{n}", step_time=x) for n, x in enumerate(step_times)]
-
-
-def source(name: str, *step_times: float, engine: str = "nemo") -> list[Ratio]:
-    """A source that was left out whole, of an engine that has others."""
-    given = {"suite": name, "engine": engine, "gpu": "ampere", "left_out": "source"}
-    return [replace(RUN, step_time=x, **given) for x in step_times]
 
 
 def test_percentile_by_hand() -> None:
@@ -88,15 +71,6 @@ def as_experts(step_time: float) -> float:
     return math.exp(math.log(step_time) / dense.skew * experts.scale * experts.skew)
 
 
-def alike_sources(number: int, **change: object) -> list[Ratio]:
-    """Of an engine without constants, one run each, 21 % longer than predicted."""
-    given = {"left_out": "framework", **change}
-    return [
-        replace(row, **given)
-        for n in range(number) for row in source(f"s{n}", 1.21, engine="deepspeed")
-    ]  # fmt: skip
-
-
 def test_dense_runs_are_farther_off_as_models_with_experts() -> None:
     """Four dense sources 21 % longer than predicted, ln 1.21 = 0.191: 0.159 at a skew of 1.2, which
     is 0.254 where it counts for experts, whose skew of 1.65 makes it 0.154 below and 0.419 above.
@@ -112,13 +86,6 @@ def test_models_with_experts_are_no_nearer_as_dense_ones() -> None:
     """Four of them ln 1.21 = 0.191 off: 0.116 at their skew, 0.139 above a dense prediction."""
     found = around(*alike_sources(4, model="experts"), asked=replace(ASKED, engine="automodel"))
     assert math.log(found.high) == pytest.approx(0.139, abs=0.001)
-
-
-def test_memory_has_one_spread_for_all_models() -> None:
-    """Nine dense sources that reserve 10 % more than predicted."""
-    known = alike_sources(9, reserved=1.1)
-    asked = replace(ASKED, engine="automodel", model="experts")
-    assert interval(evidence_of(known, "reserved"), asked).high == pytest.approx(1.1)
 
 
 def test_few_runs_borrow_from_sources_that_were_left_out() -> None:
@@ -274,63 +241,6 @@ def test_own_exchanges_between_nodes_count_as_runs() -> None:
     assert found.high == pytest.approx(1.04)
 
 
-def reserving(*found: Ratio) -> Interval:
-    """The interval of the reserved memory of an engine of which nobody measured anything."""
-    asked = replace(ASKED, engine="automodel")
-    return interval(evidence_of(found, "reserved"), asked)
-
-
-@pytest.mark.parametrize(
-    ("sources", "expected"),
-    [
-        pytest.param(1, 1.4, id="one source: as step times, 40 %"),
-        pytest.param(8, 1.4, id="eight: 0.8 x 9 = 7.2, within the farthest of them"),
-        pytest.param(9, 1.1, id="nine: 0.8 x 10 = 8, they say it themselves"),
-    ],
-)
-def test_few_sources_make_no_interval(sources: int, expected: float) -> None:
-    """Some sources state that 10 % more was reserved, twelve that steps took 40 % longer."""
-    steps = [
-        replace(row, left_out="framework")
-        for n in range(12) for row in source(f"s{n}", 1.4, engine="deepspeed")
-    ]  # fmt: skip
-    stated = [replace(row, reserved=1.1) for row in steps[:sources]]
-    assert reserving(*stated, *steps[sources:]).high == pytest.approx(expected)
-
-
-def test_the_farthest_of_few_sources_is_not_all_of_them() -> None:
-    """Four state what was reserved, one of them twice as much as expected in one run of four: 0.8
-    x 4 = 3.2 is within the 10 % of the others.
-    """
-    steps = [row for n in range(4) for row in source(f"s{n}", 1.05, engine="deepspeed")]
-    far = replace(source("s0", 1.05, engine="deepspeed")[0], run="far", reserved=2.0)
-    near = [replace(far, run=f"near {n}", reserved=1.1) for n in range(3)]
-    stated = [far, *near, *(replace(row, reserved=1.1) for row in steps[1:])]
-    assert reserving(*(replace(row, left_out="framework") for row in stated)).high == pytest.approx(
-        1.1
-    )
-
-
-def test_few_sources_are_believed_where_they_are_farther_off() -> None:
-    """Two sources 90 % off beside step times of 40 %."""
-    steps = [
-        replace(row, left_out="framework")
-        for n in range(12) for row in source(f"s{n}", 1.4, engine="deepspeed")
-    ]  # fmt: skip
-    stated = [replace(row, reserved=1.9) for row in steps[:2]]
-    assert reserving(*stated, *steps[2:]).high == pytest.approx(1.9)
-
-
-def test_an_engines_own_runs_need_no_other_quantity() -> None:
-    """Of 20 runs 4 % off, four borrowed and the one that is asked 80 % are within 4 %, whatever
-    step times were.
-    """
-    own = [replace(row, reserved=1.04) for row in layouts(*[1.5] * 20)]
-    other = [replace(row, reserved=1.05) for row in source("other", 1.5)]
-    found = interval(evidence_of([*own, *other], "reserved"), ASKED)
-    assert found.high == pytest.approx(1.04)
-
-
 def test_fp16_covers_bf16() -> None:
     """The same kernels at the same rate: no wider interval."""
     assert around(*layouts(1.0), asked=replace(ASKED, precision="fp16")).outside == ()
@@ -417,19 +327,6 @@ def test_intervals_hold_for_runs_that_they_have_not_seen() -> None:
     assert sum(new) / len(new) >= 0.72
     memory = held(ratios(), "reserved")["", ""]
     assert memory.share == pytest.approx(0.8, abs=0.05)
-
-
-@pytest.mark.parametrize(
-    ("reserved", "expected"),
-    [
-        pytest.param(30.0, (15.0, 60.0), id="30 / 2 to 30 x 2"),
-        pytest.param(65.0, (32.5, 80.0), id="65 x 2 is more than the 80 that a GPU has"),
-        pytest.param(100.0, (50.0, 100.0), id="100 predicted: it does not fit"),
-    ],
-)
-def test_no_run_reserves_more_than_there_is(reserved: float, expected: tuple[float, float]) -> None:
-    """The upper end is the device's memory at most."""
-    assert reserved_range(reserved, Interval(0.5, 2.0, 10), 80.0) == expected
 
 
 def test_fp32_is_not_narrow() -> None:

@@ -48,6 +48,8 @@ def test_probability_by_hand(known: list[Pair], predicted: float, expected: floa
     ("probability", "words"),
     [
         (0.52, "in 52 of 100, a tie"),
+        (0.694, "in 69 of 100, a tie"),
+        (0.696, "in 70 of 100"),
         (0.994, "in 99 of 100"),
         (0.996, "in more than 99 of 100"),
     ],

@@ -63,3 +63,28 @@ def test_what_recomputing_frees_for_each_nanosecond(
     found = BoundedLayouts(two_ranks(saved_kib, 1000, partly_ns).alone).hulls[0]
     numbers = [(float(ns[0]), float(kib[0])) for ns, kib in found]
     assert numbers == [pytest.approx(each) for each in segments]
+
+
+@pytest.mark.parametrize(
+    ("cap_kib", "expected"),
+    [
+        pytest.param(90, [0, 0], id="3 + 7 + 2 x (20 + 2 x 30) = 170 less 4 x 20"),
+        pytest.param(89, [math.inf, 0], id="1 KiB more; 3 + 7 + 2 x (20 + 30) - 2 x 20 = 70"),
+        pytest.param(69, [math.inf, math.inf], id="and 1 KiB less than 70"),
+    ],
+)
+def test_layers_of_two_kinds_are_as_light_as_the_lighter_one(
+    cap_kib: int, expected: list[float]
+) -> None:
+    """One keeps 50 KiB of a micro-batch or 10, the other 30 and saves nothing; states are 20 and 40
+    KiB. Which of them recompute is not known, so that nothing is counted for it.
+    """
+    problem = problem_of(
+        pattern=(0, 1) * 2, schedule="1f1b", pp=2, vpp=1, m=4, modes=(0, 2), splits=None,
+        layer_ns=((100, 0, 130), (90, 0, 95)), saved_kib=((50, 50, 10), (30, 30, 30)),
+        state_kib=(20, 40), update_kib=(0, 0), step_ns=(0, 0), transient_kib=(7, 6, 9),
+        embedding=End(), head=End(), send_ns=0, fixed_kib=3, cap_kib=cap_kib, fixed_step_ns=0,
+        passes_ns=Passes(1, 1, 1),
+    )  # fmt: skip
+    found = layer_overheads(problem.alone, [0, 1], np.array([4]), np.array([2]))
+    assert found.ravel().tolist() == expected

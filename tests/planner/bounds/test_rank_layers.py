@@ -81,6 +81,11 @@ def test_no_rank_is_refused_what_it_holds_beside_a_cheap_layer(
             np.add.at(own, cuts.rank_of, layers)
             assert (own <= most).all()
             assert cuts.packed(limits_s).all()
+            found_s = cuts.packing_bounds_s(np.zeros(1), 1.3 * least_s)
+            assert found_s <= least_s * CLOSE
+            assert cuts.packed(
+                found_s + 1.3 * least_s / 2**13
+            ).all()  # as near as halving brings it
             full += bool((own == most).any() and most.max() < sum(layers))
             asked += 1
     assert min(asked, fewer, full, refused) > 0

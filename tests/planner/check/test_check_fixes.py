@@ -1,35 +1,34 @@
-"""What a verdict offers: a fix that works when it is made alone, and no verdict without sense."""
+"""What a verdict offers: a fix that works when it is made alone."""
 
-import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hand_priced import (
-    GIVEN,
     LAYOUT,
-    SCRIPT,
     TRAINING,
     a_case,
-    a_plan,
-    check_plan,
-    check_text,
     price,
-    tools_of,
 )
-from random_plans import CLUSTER
 from random_plans import plan_of as small_plan_of
 
 from meshplan.costmodels.layout import CONTEXT_KINDS, Layout, even_stages
 from meshplan.hardware_profiles.engines import load_engine
-from meshplan.planner.answer.answer import case_at, plan_of, solve
+from meshplan.planner.answer.answer import case_at
 from meshplan.planner.answer.explain import priced
 from meshplan.planner.answer.question import Arguments, ask
-from meshplan.planner.case.plan_file import Prediction, write_plan
 from meshplan.planner.case.resolve import Case, model_named
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.check.check import case_of, check_paths
-from meshplan.planner.check.fixes import Fix, Quote, _with_degree, changes, fix_illegal
+from meshplan.planner.check.fixes import (
+    Fix,
+    Quote,
+    _difference_of_layouts,
+    _with_degree,
+    changes,
+    fix_illegal,
+    fix_memory,
+)
 from meshplan.planner.cli.check import quoted, tools
 
 ALL_REPLICAS = " (ZeRO over all replicas)"
@@ -79,6 +78,27 @@ def test_a_fix_says_all_that_changes_with_it(layout: Layout) -> None:
         assert ("shard_group 0" in fix.text) == (f"shard_group 0{ALL_REPLICAS}" in fix.text)
     ends = any("shard_group 0" in fix.text for fix in offered)
     assert ends == (layout.shard_group > 0)
+
+
+@pytest.mark.parametrize(
+    ("usable_gib", "text"),
+    [
+        pytest.param(35, "micro_batch_size 2", id="10 + 2 x 10 + 1 = 31, the fastest"),
+        pytest.param(25, "micro_batch_size 1", id="10 + 10 + 1 = 21"),
+        pytest.param(15, "micro_batch_size 1, recompute full", id="10 + 2 + 1: least of each two"),
+    ],
+)
+def test_a_fix_fits_on_the_fullest_rank(usable_gib: float, text: str) -> None:
+    """Though the other rank of two keeps a GiB."""
+
+    def uneven(case: Case) -> Quote:
+        now = price(case)
+        empty = now.memory[0].model_copy(update={"allocated": 0.0, "reserved": 0.0})
+        return Quote((now.memory[0], empty), lambda: now)
+
+    fix = fix_memory(a_case(LAYOUT), uneven, usable_gib * 2**30)
+    assert fix is not None
+    assert fix.text == text
 
 
 SHARDED = Layout(data_parallel=4, context_parallel=16, stages=even_stages(80, 1))
@@ -135,6 +155,25 @@ def test_single_changes_come_by_how_little_they_disturb(layout: Layout, texts: l
     assert [fix.text for fix in changes(a_case(layout))] == texts
 
 
+def test_two_chunks_per_rank_may_become_one_at_the_end() -> None:
+    """The last of the single changes."""
+    chunks = {"virtual_stages": 2, "schedule": "interleaved_1f1b", "stages": even_stages(80, 4)}
+    *_, last = changes(a_case(replace(LAYOUT, **chunks)))
+    assert last.text == "virtual_stages 1, schedule 1f1b"
+
+
+def test_several_changes_are_each_named_once() -> None:
+    """What disturbs least comes first, degrees last."""
+    after = replace(
+        LAYOUT, tensor_parallel=8, data_parallel=4, micro_batch_size=1, shard_group=2,
+        virtual_stages=2, schedule="interleaved_1f1b",
+    )  # fmt: skip
+    assert _difference_of_layouts(LAYOUT, after) == (
+        "micro_batch_size 1, virtual_stages 2, schedule interleaved_1f1b, shard_group 2, "
+        "tensor_parallel 8, data_parallel 4"
+    )
+
+
 @pytest.mark.parametrize(("ranks", "cuts"), [(80, True), (160, False)])
 def test_a_pipeline_has_no_more_stages_than_layers(ranks: int, *, cuts: bool) -> None:
     """80 layers on 80 or 160 of 320 GPUs."""
@@ -161,87 +200,6 @@ def test_stages_that_were_given_are_named_with_a_new_pipeline() -> None:
     texts = [fix.text for fix in changes(a_case(uneven))]
     assert any("stages of 4 x 20 layers" in text for text in texts)
     assert not any("stages of" in f.text for f in changes(a_case(given)))
-
-
-def test_an_mfu_above_one_is_no_verdict(tmp_path: Path) -> None:
-    """A price above the hardware's peak is a defect of ours, and is said to be."""
-
-    def too_fast(case: Case) -> Prediction:
-        return price(case).model_copy(update={"mfu": 1.2})
-
-    path = tmp_path / "plan.yaml"
-    write_plan(a_plan(), path)
-    (finding,) = check_paths([path], tools_of(too_fast))
-    assert finding.verdict == "incomplete"
-    assert "MFU of 1.20" in finding.text
-    assert "defect of meshplan" in finding.text
-    assert finding.step_time_s is None
-
-
-def test_a_zero_stage_that_does_not_exist_is_illegal(tmp_path: Path) -> None:
-    """A plan with zero_stage 7 breaks a rule, at its line."""
-    path = tmp_path / "plan.yaml"
-    write_plan(a_plan(), path)
-    text = re.sub(r"zero_stage: 1", "zero_stage: 7", path.read_text())
-    finding = check_text(path, text)
-    assert (finding.verdict, finding.line) == (
-        "illegal",
-        text[: text.index("zero_stage")].count("\n") + 1,
-    )
-    assert "zero_stage 7; it is 0, 1, 2 or 3" in finding.text
-    assert check_plan(path, a_plan()).verdict == "fits"
-
-
-def test_a_model_in_the_settings_fills_in_and_never_replaces(tmp_path: Path) -> None:
-    """A script that states 16 layers keeps them; only the vocabulary comes from the settings."""
-    settings = f'cluster = "{CLUSTER}"\nmodel = "llama-3.1-405b"\n'
-    (tmp_path / "meshplan.toml").write_text(settings)
-    seen: list[Case] = []
-
-    def noted(case: Case) -> Prediction:
-        seen.append(case)
-        return price(case)
-
-    path = tmp_path / "train.sh"
-    path.write_text(SCRIPT.replace("--vocab-size 128256 ", ""))
-    (finding,) = check_paths([path], tools_of(noted))
-    assert finding.verdict == "fits"
-    assert (seen[0].model.num_layers, seen[0].model.hidden) == (16, 2048)
-    assert seen[0].model.vocab == 128256
-
-
-def test_what_is_not_understood_makes_a_file_incomplete_at_its_line(tmp_path: Path) -> None:
-    """The flag, its reason and what else is missing stand in one line."""
-    text = SCRIPT.rstrip() + " \\\n    --window-size 128,0\n"
-    finding = check_text(tmp_path / "train.sh", text, GIVEN)
-    assert (finding.verdict, finding.line) == ("incomplete", 6)
-    assert finding.text == "not understood: --window-size (another attention is not modelled)"
-    both = check_text(tmp_path / "train.sh", text, Settings())
-    assert "not understood: --window-size" in both.text
-    assert "missing: cluster" in both.text
-
-
-def test_each_case_of_a_file_has_its_finding(tmp_path: Path) -> None:
-    """A loop over a degree gives a finding for each value."""
-    body = SCRIPT.replace("--tensor-model-parallel-size 2", "--tensor-model-parallel-size $TP")
-    path = tmp_path / "sweep.sh"
-    path.write_text(f"for TP in 1 2 3; do\n{body}\ndone\n")
-    found = check_paths([path], tools_of(price), GIVEN)
-    assert [each.verdict for each in found] == ["fits", "fits", "illegal"]
-    assert [each.text[:11] for each in found] == ["case 1 of 3", "case 2 of 3", "case 3 of 3"]
-
-
-def test_mfu_of_fp32_is_of_the_units_that_multiply() -> None:
-    """fp32 training multiplies in TF32 on an H100: utilisation is of 494.5e12, never above 1."""
-    arguments = Arguments(
-        model="llama-3.2-1b", gpus=8, cluster="dgx-h100", seq_len="2048", global_batch=512,
-        precision="fp32", engine="native", pins={"micro_batch_size": "8"},
-    )  # fmt: skip
-    asked = ask(arguments)
-    prediction = plan_of(asked, solve(asked.question, 1)).prediction
-    assert prediction is not None
-    assert prediction.mfu is not None
-    assert 0.1 < prediction.mfu < 1
 
 
 def test_a_fix_of_a_hundred_thousand_micro_batches_is_timed_once(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`learn` and `diagnose` end to end: logs in, what they teach a plan, and what is refused."""
+"""`learn` end to end: logs in, what they teach a plan, and what is refused."""
 
 import json
 from dataclasses import replace
@@ -9,11 +9,11 @@ from typing import cast
 import numpy as np
 import pytest
 import yaml
+from called import answer
 from random_plans import CLUSTER, plan_of
-from two_layouts import LAYOUTS, PLANS, TRAINING, model_of
-from typer.testing import CliRunner
+from two_layouts import LAYOUTS, PLANS, TRAINING, megatron_log, model_of
 
-from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.layout import even_stages
 from meshplan.hardware_profiles.errors.asked import asked_of
 from meshplan.hardware_profiles.errors.intervals import Interval
 from meshplan.hardware_profiles.learned import Learned, LearnedRun
@@ -24,42 +24,16 @@ from meshplan.planner.case.predict import predicted
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.check.check import case_of
 from meshplan.planner.cli.check import tools
-from meshplan.planner.cli.main import app
 from meshplan.planner.learn import teach
 from meshplan.planner.learn.cases import LogSource, measured_run
 from meshplan.planner.learn.learn import interval_width, learn
 from meshplan.planner.learn.report import _outside
 
 
-def _megatron(path: Path, seconds: float) -> Path:
-    """A log in Megatron-LM's format, of a run that takes so long for a step."""
-    line = " iteration %8d/ 100 | elapsed time per iteration (ms): %.1f | lm loss: 1.0E+00 |\n"
-    path.write_text("".join(line % (step, seconds * 1e3) for step in range(1, 13)))
-    return path
-
-
-@pytest.fixture
-def logs(tmp_path: Path) -> list[str]:
-    """Two logs a fifth slower than predicted, each beside its plan."""
-    found = []
-    for at, plan in enumerate(PLANS):
-        folder = tmp_path / str(at)
-        folder.mkdir()
-        write_plan(plan, folder / "plan.yaml")
-        found.append(str(_megatron(folder / "a.log", 1.2 * model_of(plan).time().step_time_s)))
-    return found
-
-
-def _called(*words: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, list(words))
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result.exit_code, result.stdout, result.stderr
-
-
 def test_learn_then_plan_and_check(logs: list[str], tmp_path: Path) -> None:
     """What is learnt goes into a file, `plan --learned` uses it, and the plan keeps it."""
     file, plan = tmp_path / "learned.yaml", tmp_path / "out.yaml"
-    code, out, _ = _called("learn", *logs, "-o", str(file))
+    code, out, _ = answer("learn", *logs, "-o", str(file))
     assert (code, "predicted before" in out) == (0, True)
     learned = read_learned(file)
     assert all(abs(run.after_s / run.measured_s - 1) < 0.16 for run in learned.runs)
@@ -67,23 +41,23 @@ def test_learn_then_plan_and_check(logs: list[str], tmp_path: Path) -> None:
         "plan", "llama-3.1-8b", "--gpus", "8", "--cluster", CLUSTER, "--seq-len", "4096",
         "--global-batch", "64", "--recompute", "full", "--engine", learned.engine,
     )  # fmt: skip
-    plain, taught = (_called(*question, "--json", *more) for more in ((), ("--learned", str(file))))
+    plain, taught = (answer(*question, "--json", *more) for more in ((), ("--learned", str(file))))
     seconds = [json.loads(said[1])["prediction"]["step_time_s"] for said in (plain, taught)]
     assert seconds[1] > 1.02 * seconds[0]
-    code, out, _ = _called(*question[:-2], "--learned", str(file), "-o", str(plan))
+    code, out, _ = answer(*question[:-2], "--learned", str(file), "-o", str(plan))
     said = f"assumed: engine {learned.engine}, that of {file}"
     assert (code, "".join(said.split()) in "".join(out.split())) == (0, True)
     kept = Plan.from_yaml(plan.read_text())
     assert kept.learned == learned
     assert case_of(kept).engine.learned == learned
-    assert _called("check", str(plan))[0] == 0
+    assert answer("check", str(plan))[0] == 0
 
 
 def test_a_run_outside_the_range_that_it_taught_is_named(logs: list[str]) -> None:
     """One run a fifth slower than predicted and one twice as fast: no constant helps both."""
     fast = Path(logs[1])
-    _megatron(fast, 0.5 * model_of(PLANS[1]).time().step_time_s)
-    code, out, _ = _called("learn", *logs)
+    megatron_log(fast, 0.5 * model_of(PLANS[1]).time().step_time_s)
+    code, out, _ = answer("learn", *logs)
     said = " ".join(out.split())
     assert (code, "outside it, though learnt from: " in said) == (0, True)
     assert "measured at -" in said.partition("outside it, though learnt from:")[2]
@@ -169,42 +143,14 @@ def test_the_same_run_twice_is_one_run(logs: list[str], tmp_path: Path) -> None:
     copy = Path(logs[0]).with_name("b.log")
     copy.write_text(Path(logs[0]).read_text())
     config = str(copy.with_name("plan.yaml"))
-    code, out, _ = _called("learn", logs[0], str(copy), "--config", config, "--json")
+    code, out, _ = answer("learn", logs[0], str(copy), "--config", config, "--json")
     assert (code, len(json.loads(out)["runs"])) == (0, 1)
-    out = _called("learn", logs[0], str(copy), "--config", config)[1]
+    out = answer("learn", logs[0], str(copy), "--config", config)[1]
     assert "one run, counted once" in " ".join(out.split())
     elsewhere = str(Path(logs[1]).with_name("plan.yaml"))
     both = ("--config", config, "--config", elsewhere)
-    code, _, error = _called("learn", logs[0], str(copy), *both)
+    code, _, error = answer("learn", logs[0], str(copy), *both)
     assert (code, "the same steps as" in error, error.count("\n")) == (2, True, 1)
-
-
-def test_whose_config_is_not_clear(logs: list[str]) -> None:
-    """A log that does not exist is called so; of many plans beside one a few are named."""
-    log = Path(logs[0])
-    missing = str(log.with_name("c.log"))
-    assert _called("diagnose", missing)[2] == f"error: {missing}: cannot be read: no such file\n"
-    for name in "abcdefg":
-        log.with_name(f"plan_{name}.yaml").write_text(log.with_name("plan.yaml").read_text())
-    said = "(beside it: plan.yaml, plan_a.yaml, plan_b.yaml, plan_c.yaml, plan_d.yaml, plan_e.yaml"
-    assert f"{said} and 2 more); name it with --config" in _called("diagnose", logs[0])[2]
-    folder = str(log.parent)
-    assert _called("diagnose", folder)[2] == f"error: {folder}: not a file; name the log itself\n"
-    log.write_text("\n")
-    assert _called("diagnose", logs[0])[2] == f"error: {log}: empty\n"
-
-
-def test_a_run_that_did_not_fit_is_said(logs: list[str]) -> None:
-    """Its steps count, and what was expected of its memory stands beside the error."""
-    log = Path(logs[0])
-    log.write_text(log.read_text() + "torch.OutOfMemoryError: CUDA out of memory. Tried to\n")
-    out = " ".join(_called("diagnose", logs[0])[1].split())
-    assert "the run did not fit" in out
-    assert "GiB reserved on the fullest rank" in out
-    log.write_text("torch.OutOfMemoryError: CUDA out of memory.\n")
-    code, _, error = _called("diagnose", logs[0])
-    assert code == 2
-    assert "no step times, and an out-of-memory error is in the log" in error
 
 
 @pytest.mark.parametrize("command", ["diagnose", "learn"])
@@ -213,101 +159,9 @@ def test_an_option_that_a_plan_file_denies_is_said_not_to_count(
 ) -> None:
     """The plan of 8 GPUs and 4,096 tokens stays what it is; the same number is no word worth."""
     asked = (command, logs[0], "--gpus", "16", "--seq-len", "4096")
-    text = " ".join(_called(*asked)[1].split())
+    text = " ".join(answer(*asked)[1].split())
     assert "--gpus 16 is for configs: this plan says 8" in text
     assert "--seq-len" not in text
-
-
-def test_a_run_that_cannot_be_as_its_config_says(tmp_path: Path) -> None:
-    """70B on 8 GPUs needs more than they have: its log is of another run, or of one that recomputes
-    more; 8B as planned needs no more.
-    """
-    layout = Layout(tensor_parallel=8, sequence_parallel=True, stages=even_stages(80, 1))
-    for plan, lacks in ((plan_of("llama-3.1-70b", layout, TRAINING), True), (PLANS[0], False)):
-        write_plan(plan, tmp_path / "plan.yaml")
-        log = str(_megatron(tmp_path / "a.log", 20.0))
-        said = json.loads(_called("diagnose", log, "--json")[1])
-        text = " ".join(_called("diagnose", log)[1].split())
-        assert (said["expected_lacking_bytes"] is not None) == lacks
-        assert ("the run keeps less than its config says" in text) == lacks
-
-
-def test_diagnose(logs: list[str]) -> None:
-    """The parts add up to the expected step; the document is JSON; the gap is a fifth."""
-    code, out, _ = _called("diagnose", logs[0], "--json")
-    said = json.loads(out)
-    assert code in (0, 1)
-    assert said["measured_over_expected"] == pytest.approx(1.2, rel=1e-3)
-    assert sum(said["expected_parts_s"].values()) == pytest.approx(said["expected_step_time_s"])
-    assert code == int(not said["inside_8_of_10"])
-    assert said["reasons"]
-    likely = [reason["probability"] for reason in said["reasons"]]
-    assert likely == sorted(likely, reverse=True)
-    assert 0 < sum(likely) < 1
-    assert not any("is for configs" in note for note in said["notes"])
-    otherwise = _called("diagnose", logs[0], "--json", "--gpus", "3", "--vocab-size", "77")[1]
-    taken = [note for note in json.loads(otherwise)["notes"] if "is for configs" in note]
-    assert [note.partition(" is ")[0] for note in taken] == ["--gpus 3", "--vocab-size 77"]
-    code, out, _ = _called("diagnose", logs[0])
-    assert "hypothesis" in out
-
-
-def test_memory_in_use_on_the_device_is_no_reserved_peak(logs: list[str]) -> None:
-    """As Primus logs it: held against what the allocator reserves and what is outside of it."""
-    before = json.loads(_called("diagnose", logs[0], "--json")[1])
-    with Path(logs[0]).open("a") as file:
-        file.write("| hip mem usage/free/total/usage_ratio: 40.00GB/39.00GB/79.00GB/50.63% |\n")
-    after = json.loads(_called("diagnose", logs[0], "--json")[1])
-    *peaks, device = after["memory"]
-    assert peaks == before["memory"]
-    assert (device["kind"], device["measured_gib"]) == ("device", 40.0)
-    stages = model_of(PLANS[0]).memory()
-    reserved = max(float(model_of(PLANS[0]).reserved_bytes(stage)) for stage in stages)
-    outside = device["expected_gib"] - reserved / 2**30
-    assert outside == pytest.approx(model_of(PLANS[0]).context_bytes / 2**30)
-    assert outside > 0.3
-    assert [r["probability"] for r in after["reasons"]] != [
-        r["probability"] for r in before["reasons"]
-    ]
-    assert "device memory: measured 40.0 GiB" in " ".join(_called("diagnose", logs[0])[1].split())
-
-
-@pytest.mark.parametrize(("times", "said"), [(0.2, True), (0.8, False), (5.0, True)])
-def test_a_run_that_is_far_off_may_be_of_another_config(
-    logs: list[str], times: float, *, said: bool
-) -> None:
-    """A fifth and five times the expected step; nobody is told to learn from a fifth."""
-    _megatron(Path(logs[0]), times * model_of(PLANS[0]).time().step_time_s)
-    out = " ".join(_called("diagnose", logs[0])[1].split())
-    assert ("is the config that of this run" in out) == said
-    assert ("`meshplan learn` can learn from it" in out) == (times == 0.8)
-
-
-def test_an_unusual_factor_is_said_to_count_less(tmp_path: Path) -> None:
-    """A run three times as long: what is 3 x as slow closes the gap and explains little of it, and
-    the line below says why.
-    """
-    write_plan(PLANS[0], tmp_path / "plan.yaml")
-    out = _called(
-        "diagnose", str(_megatron(tmp_path / "a.log", 3 * model_of(PLANS[0]).time().step_time_s))
-    )[1]
-    assert "explains less, the larger its factor is (1.6 x is one" in " ".join(out.split())
-    assert "\\" not in out
-
-
-def test_a_run_that_the_config_has_no_room_for_is_said(logs: list[str], tmp_path: Path) -> None:
-    """8B whole on each of 8 GPUs of 80 GB, by AdamW: 16 bytes a parameter, 120 GiB alone; steps
-    were logged all the same, so the config leaves something out.
-    """
-    whole = plan_of(
-        "llama-3.1-8b", Layout(data_parallel=8, zero_stage=0, stages=even_stages(32, 1)), TRAINING
-    )
-    folder = tmp_path / "whole"
-    folder.mkdir()
-    write_plan(whole, folder / "plan.yaml")
-    said = "more than the GPU's 79.2 GiB: either the run keeps less than its config says"
-    assert said in " ".join(_called("diagnose", str(_megatron(folder / "a.log", 9.0)))[1].split())
-    assert said not in " ".join(_called("diagnose", logs[0])[1].split())
 
 
 def test_which_runs_to_make(tmp_path: Path) -> None:
@@ -318,22 +172,22 @@ def test_which_runs_to_make(tmp_path: Path) -> None:
     paths = [str(tmp_path / f"{at}.yaml") for at in range(3)]
     for path, plan in zip(paths, [*PLANS, plan_of("llama-3.1-8b", third, TRAINING)], strict=True):
         write_plan(plan, Path(path))
-    code, out, _ = _called("learn", *paths, "--which", "--json")
+    code, out, _ = answer("learn", *paths, "--which", "--json")
     said = json.loads(out)
     assert (code, said["layouts"], said["further"]) == (0, 3, [])
     assert len(set(said["run"])) == len(set(said["run"]) & set(paths)) == 2
     assert 0 < said["doubt_after"] < said["doubt_before"] < 1
-    assert said["run"][0] in _called("learn", *paths, "--which")[1].replace("\n", "")
-    assert "--gpus 3 is for configs" in _called("learn", *paths, "--which", "--gpus", "3")[2]
+    assert said["run"][0] in answer("learn", *paths, "--which")[1].replace("\n", "")
+    assert "--gpus 3 is for configs" in answer("learn", *paths, "--which", "--gpus", "3")[2]
     more = str(tmp_path / "more.yaml")
     write_plan(plan_of("llama-3.1-8b", replace(third, micro_batch_size=2), TRAINING), Path(more))
-    four = json.loads(_called("learn", *paths, more, "--which", "--json")[1])
+    four = json.loads(answer("learn", *paths, more, "--which", "--json")[1])
     (further,) = four["further"]
     assert {further["run"], *four["run"]} < {*paths, more}
     assert further["doubt_after"] < four["doubt_after"]
-    text = " ".join(_called("learn", *paths, more, "--which")[1].split())
+    text = " ".join(answer("learn", *paths, more, "--which")[1].split())
     assert f"would leave {further['doubt_after']:.1%}" in text
-    code, _, error = _called("learn", *paths[:2], "--which")
+    code, _, error = answer("learn", *paths[:2], "--which")
     assert (code, "two are chosen of 3 or more" in error) == (2, True)
 
 
@@ -348,7 +202,7 @@ def test_what_runs_leave_of_doubt_by_hand(
         layout = replace(LAYOUTS[0], micro_batch_size=micro_batch)
         write_plan(plan_of("llama-3.1-8b", layout, TRAINING), path)
     monkeypatch.setattr(teach, "doubt_of", lambda *_: np.diag([1.0, 4.0, 9.0, 16.0]))
-    said = json.loads(_called("learn", *map(str, paths), "--which", "--json")[1])
+    said = json.loads(answer("learn", *map(str, paths), "--which", "--json")[1])
     assert said["run"] == [str(path) for path in paths[2:]]
     means = (said["doubt_before"], said["doubt_after"], said["further"][0]["doubt_after"])
     left = [(1 + 2 + 3 + 4) / 4, (1 + 2 + 2 * teach.NOISE) / 4, (1 + 3 * teach.NOISE) / 4]
@@ -370,7 +224,7 @@ def test_what_cannot_be_used_is_one_line(
 ) -> None:
     """Exit code 2, with the value and the place."""
     plan = str(Path(logs[0]).with_name("plan.yaml"))
-    code, out, error = _called(*(word.format(logs[0], plan) for word in words))
+    code, out, error = answer(*(word.format(logs[0], plan) for word in words))
     assert (code, out) == (2, "")
     assert said in error
     assert error.count("\n") == 1
@@ -383,19 +237,19 @@ def test_an_unknown_framework_is_priced_as_the_generic_engine(
     that habits of one's own can be stated; of a known framework it does not.
     """
     file = tmp_path / "learned.yaml"
-    code, said, _ = _called("learn", *logs, "--engine", "generic", "-o", str(file))
+    code, said, _ = answer("learn", *logs, "--engine", "generic", "-o", str(file))
     assert (code, "MESHPLAN_ENGINES" in said) == (0, True)
     assert read_learned(file).engine == "generic"
-    assert "MESHPLAN_ENGINES" not in _called("learn", *logs, "-o", str(file))[1]
+    assert "MESHPLAN_ENGINES" not in answer("learn", *logs, "-o", str(file))[1]
 
 
 def test_a_learned_file_of_another_gpu_is_refused(logs: list[str], tmp_path: Path) -> None:
     """Constants of one GPU say nothing of another's."""
     file = tmp_path / "learned.yaml"
-    assert _called("learn", *logs, "-o", str(file))[0] == 0
+    assert answer("learn", *logs, "-o", str(file))[0] == 0
     document = yaml.safe_load(file.read_text())
     file.write_text(yaml.safe_dump({**document, "gpu": "b200"}))
-    code, _, error = _called("diagnose", logs[0], "--learned", str(file))
+    code, _, error = answer("diagnose", logs[0], "--learned", str(file))
     assert (code, "learnt of gpu b200" in error) == (2, True)
 
 
@@ -407,13 +261,6 @@ def test_what_the_learnt_range_held_is_the_tables_own() -> None:
     assert f"held {min(held)}% to {max(held)}%" in LEARNT_RANGE
 
 
-def test_a_learned_file_that_is_not_there_is_said_once(logs: list[str], tmp_path: Path) -> None:
-    """The reason, not twice that there is one."""
-    code, _, error = _called("diagnose", logs[0], "--learned", str(tmp_path / "none.yaml"))
-    assert code == 2
-    assert error.count("cannot be read") == 1
-
-
 def test_the_command_says_which_run_it_does_not_learn_from(tmp_path: Path) -> None:
     """The log that took five times as long is named, kept in the file, and covers nothing."""
     logs = []
@@ -421,9 +268,9 @@ def test_the_command_says_which_run_it_does_not_learn_from(tmp_path: Path) -> No
         folder = tmp_path / name
         folder.mkdir()
         write_plan(plan, folder / "plan.yaml")
-        logs.append(str(_megatron(folder / "x.log", slower * model_of(plan).time().step_time_s)))
+        logs.append(str(megatron_log(folder / "x.log", slower * model_of(plan).time().step_time_s)))
     file = tmp_path / "learned.yaml"
-    code, out, _ = _called("learn", *logs, "-o", str(file))
+    code, out, _ = answer("learn", *logs, "-o", str(file))
     said = "".join(out.split())
     assert code == 0
     assert "".join(f"{logs[1]}: 5 x as long as predicted, more than 3 x off".split()) in said

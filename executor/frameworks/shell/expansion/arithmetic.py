@@ -166,14 +166,14 @@ class _Evaluator:
 
 
 def _number(token: str) -> int:
-    """`0x20`, `040` and `2#100000` are 32 as `32` is."""
+    """`0x20`, `040` and `2#100000` are 32 as `32` is; `09` is no number."""
     base, mark, digits = token.partition("#")
     try:
         if mark:
             return int(digits, int(base))
         if token[:2].lower() == "0x":
             return int(token, 16)
-        return int(token, 8 if re.fullmatch(r"0[0-7]+", token) else 10)
+        return int(token, 8 if token.startswith("0") else 10)
     except ValueError:
         raise NotArithmetic(token[:60]) from None
 
