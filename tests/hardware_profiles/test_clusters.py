@@ -1,6 +1,8 @@
 """The clusters: links in the right units and order, sources, and curves that fit their points."""
 
 import csv
+import hashlib
+import json
 from pathlib import Path
 
 import numpy as np
@@ -211,3 +213,22 @@ def test_two_of_perlmutters_four_reach_what_was_measured():
     """A third of four ranks' all-reduce; the slopes of two were 66 to 81e9 bytes/s."""
     node = load_cluster("perlmutter").node
     assert 66e9 < node.bus_bandwidth.all_reduce / (node.meshed - 1) < 81e9
+
+
+def test_fields_that_profiles_got_later_count_where_they_are_not_the_default() -> None:
+    """A profile without pods, meshes and the like has the hash of a file that never names them."""
+    cluster = load_cluster("dgx-h100")
+    no_kernels = cluster.model_copy(update={"kernels": None, "node": cluster.network})
+    link = {"meshed", "interference", "collective_fits"}
+    content = no_kernels.model_dump(
+        mode="json",
+        exclude={
+            "plan_memory_bytes": True, "pod": True, "host_slowdown": True,
+            "node": link, "network": link, "collective_fits": {"__all__": {"apart"}},
+            "collective_points": {"__all__": {"processor_s", "apart"}},
+        },
+    )  # fmt: skip
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    assert cluster_hash(no_kernels) == hashlib.sha256(text.encode()).hexdigest()[:16]
+    meshed = cluster.node.model_copy(update={"meshed": 7})
+    assert cluster_hash(cluster.model_copy(update={"node": meshed})) != cluster_hash(cluster)
