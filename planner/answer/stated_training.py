@@ -28,7 +28,7 @@ from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.answer.arguments import Arguments
 from meshplan.planner.answer.sizes import BadQuestion, parse_length, sequences_of
-from meshplan.planner.case.limits import too_large
+from meshplan.planner.case.input_limits import too_large
 from meshplan.planner.case.trained import TARGET_WORDS
 from meshplan.planner.space.engine_rules import (
     check_adapted,
@@ -45,7 +45,7 @@ LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"
 
 
 def refuse_large(**asked: float | None) -> None:
-    """Refuse at once what no search could answer (`planner.case.limits` has the numbers)."""
+    """Refuse at once what no search could answer (`planner.case.input_limits` has the numbers)."""
     for name, value in asked.items():
         if value is not None and (refusal := too_large(name, value)):
             raise BadQuestion(refusal)

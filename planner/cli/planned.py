@@ -21,7 +21,7 @@ from meshplan.planner.answer.fewest_gpus import FewestGpus, NoFewer, fewest_gpus
 from meshplan.planner.answer.full_plan import Beside, full_plan
 from meshplan.planner.answer.question import Arguments, Asked, BadQuestion, ask
 from meshplan.planner.answer.ties import ROBUST_CANDIDATES
-from meshplan.planner.case.limits import MOST
+from meshplan.planner.case.input_limits import MOST
 from meshplan.planner.case.plan_file import Plan, write_plan
 from meshplan.planner.case.plan_findings import Sizes
 from meshplan.planner.cli.progress import SearchLine

@@ -142,7 +142,7 @@ def _by_chunk(chunks: list[Rows], workers: int) -> Iterator[list[Predicted | Ski
 
 def _fit(rows: list[dict[str, str]], folder: Path, path: Path | None) -> None:
     """Write one file per engine; a user's own runs correct the constants that ship."""
-    from meshplan.hardware_profiles.toml_io import write_toml
+    from meshplan.hardware_profiles.files.toml_io import write_toml
     from meshplan.hardware_profiles.tunings import load_fit
     from meshplan.planner.runs.fit import fit_all
 

@@ -12,7 +12,7 @@ from typing import Any
 from meshplan.costmodels.model.bare_shape import SHAPE_FIELDS
 from meshplan.costmodels.training import MOST_IMBALANCE
 from meshplan.hardware_profiles.dataclass import dataclass
-from meshplan.planner.case.limits import MAX_COUNT
+from meshplan.planner.case.input_limits import MAX_COUNT
 from meshplan.planner.runs.dispatchers import GATES
 from meshplan.planner.runs.notes import with_facts
 

@@ -13,11 +13,11 @@ from meshplan import hardware_profiles
 from meshplan.hardware_profiles.built_in import cluster_names, gpu_names, usual_cluster
 from meshplan.hardware_profiles.composed import compose_cluster
 from meshplan.hardware_profiles.curves import curve_seconds, fit_curves
+from meshplan.hardware_profiles.files.profile_file import UnknownProfile
+from meshplan.hardware_profiles.files.toml_io import read_toml
 from meshplan.hardware_profiles.fingerprint import cluster_hash
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.network_schema import CurveFit, CurvePoint
-from meshplan.hardware_profiles.profile_file import UnknownProfile
-from meshplan.hardware_profiles.toml_io import read_toml
 
 PUBLISHED = Path(hardware_profiles.__file__).parent / "published"
 LINKS = Path(hardware_profiles.__file__).parent / "links"

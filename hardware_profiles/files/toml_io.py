@@ -21,8 +21,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from meshplan.hardware_profiles.bounded_file import read_bounded
-from meshplan.hardware_profiles.whole_file import write_whole
+from meshplan.hardware_profiles.files.bounded_file import read_bounded
+from meshplan.hardware_profiles.files.whole_file import write_whole
 
 MAX_PROFILE_BYTES = 2**20  # the largest built-in file has 60 KiB
 MOST_DOTS = 20
