@@ -179,7 +179,7 @@ def _config(answer: Answer) -> dict[str, Any]:
     return {"train_batch_size": training.global_batch_size, **config}
 
 
-_IN_CODE = "set in the training code, not in this file"
+_BY_CODE = "set in the training code, not in this file"
 
 
 def _unsaid(answer: Answer) -> list[CannotSay]:
@@ -203,13 +203,13 @@ def _unsaid_stages(la: Layout) -> list[CannotSay]:
         "expert_tensor_parallel": 1, "sequence_parallel": False, "schedule": "1f1b",
         "activation_offload": False, "modules_apart": False,
     }  # fmt: skip
-    unsaid = unless(la, _IN_CODE, left=True, **usual)
+    unsaid = unless(la, _BY_CODE, left=True, **usual)
     if la.pipeline_parallel * la.virtual_stages > 1:
         counts = tuple(stage.layers for stage in la.stages)
-        unsaid.append(CannotSay("layout.stages", counts, _IN_CODE, True))
+        unsaid.append(CannotSay("layout.stages", counts, _BY_CODE, True))
     if la.recompute != "none":
-        unsaid.append(CannotSay("layout.stages.recompute", la.recompute, _IN_CODE, True))
-    return unsaid + modules_unsaid(la, _IN_CODE, left=True)
+        unsaid.append(CannotSay("layout.stages.recompute", la.recompute, _BY_CODE, True))
+    return unsaid + modules_unsaid(la, _BY_CODE, left=True)
 
 
 def _unsaid_zero(la: Layout, training: Training) -> list[CannotSay]:
