@@ -7,9 +7,7 @@ from that part, rates scaled by the ratio of the datasheet peaks.
 from functools import cache
 from typing import Any
 
-from meshplan.hardware_profiles.local_cpu import LOCAL_CPU, detect_cpu, local_cluster, num_cores
-from meshplan.hardware_profiles.network_schema import Link
-from meshplan.hardware_profiles.profile_file import (
+from meshplan.hardware_profiles.files.profile_file import (
     HERE,
     UnknownProfile,
     index,
@@ -18,6 +16,8 @@ from meshplan.hardware_profiles.profile_file import (
     resolve,
     validated,
 )
+from meshplan.hardware_profiles.local_cpu import LOCAL_CPU, detect_cpu, local_cluster, num_cores
+from meshplan.hardware_profiles.network_schema import Link
 from meshplan.hardware_profiles.schema import Cluster, Gpu, Kernels
 
 

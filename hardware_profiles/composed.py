@@ -3,8 +3,8 @@
 import re
 
 from meshplan.hardware_profiles.built_in import gpu_aliases, gpu_names, usual_cluster
+from meshplan.hardware_profiles.files.profile_file import UnknownProfile
 from meshplan.hardware_profiles.network_schema import BusBandwidth, Link
-from meshplan.hardware_profiles.profile_file import UnknownProfile
 from meshplan.hardware_profiles.schema import Cluster
 
 COMPOSED = re.compile(r"[^:/]+:\d+:.+")  # GPU:PER_NODE:NETWORK

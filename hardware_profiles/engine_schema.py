@@ -4,7 +4,7 @@ An engine file states habits, each with its source (repository file at a commit,
 What was learnt from runs instead ([fitted]) lives apart, in `fits/`, with date, rows and residual.
 """
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -140,8 +140,13 @@ class Legality(Frozen):
 
     def experts_split_by(self, tensor_parallel: int, expert_parallel: int, chosen: int) -> int:
         """Ranks that split each expert; as `chosen` where the engine leaves that open."""
-        splits = self.expert_tensor_parallel == "without_ep" and expert_parallel == 1
-        return tensor_parallel if splits else chosen
+        return tensor_parallel if self.splits_experts(expert_parallel) else chosen
+
+    def splits_experts(self, expert_parallel: Any) -> Any:
+        """Whether all ranks of tensor parallelism split each expert, nobody being asked; of one
+        degree or of a column of them.
+        """
+        return (self.expert_tensor_parallel == "without_ep") & (expert_parallel == 1)
 
 
 class State(Frozen):

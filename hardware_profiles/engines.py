@@ -14,8 +14,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from meshplan.hardware_profiles.bounded_file import read_bounded
 from meshplan.hardware_profiles.engine_schema import Engine
+from meshplan.hardware_profiles.files.bounded_file import read_bounded
 from meshplan.hardware_profiles.names import near_names
 
 OWN = Path(folder) if (folder := os.environ.get("MESHPLAN_ENGINES")) else None
@@ -72,7 +72,7 @@ def load_engine(name: str) -> Engine:
 
 def _own_engine(name: str) -> Engine:
     """A user's own; raises `UnknownEngine` with the place of the first fault of its file."""
-    from meshplan.hardware_profiles.profile_file import first_fault
+    from meshplan.hardware_profiles.files.profile_file import first_fault
 
     where = _path(name)
     try:

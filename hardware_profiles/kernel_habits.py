@@ -7,6 +7,9 @@ from pydantic import Field
 from meshplan.hardware_profiles.frozen import Frozen
 from meshplan.hardware_profiles.schema import AttentionKernel
 
+GraphedPart = Literal["attention", "mlp", "router", "experts"]
+"""Parts of a layer whose kernels a CUDA graph may issue."""
+
 ContextKind = Literal["ring", "all_gather", "all_to_all", "hierarchical"]
 """How queries meet all keys of a shared sequence: keys and values go round the ranks, beside the
 attention kernel of those that are there; or are gathered before it; or heads are exchanged for
@@ -258,7 +261,7 @@ class KernelHabits(Frozen):
     counts_by: Literal["", "all_to_all", "all_gather"] = ""
     weights_apart: bool = False
     adapts_joined: bool = False
-    graphed: tuple[Literal["attention", "mlp", "router", "experts"], ...] = ()
+    graphed: tuple[GraphedPart, ...] = ()
     step_graph: bool = False
     launch_share: float = Field(default=1.0, gt=0)
     kernel_share: float = Field(default=1.0, gt=0)

@@ -44,7 +44,7 @@ class LearnedRun(Frozen):
     before_s    the step as predicted with what ships
     after_s     the same with the learnt constants
     believed    whether it is learnt from: one that is far off alone is not
-    facts       what tells it from other runs (`planner.case.facts`)
+    facts       what tells it from other runs (`planner.case.run_facts`)
     """
 
     log: str

@@ -11,16 +11,16 @@ from meshplan.hardware_profiles.built_in import (
     usual_cluster,
 )
 from meshplan.hardware_profiles.composed import COMPOSED, composed_cluster
-from meshplan.hardware_profiles.local_cpu import LOCAL_CPU
-from meshplan.hardware_profiles.profile_file import (
+from meshplan.hardware_profiles.files.profile_file import (
     OTHER_FORMATS,
     UnknownProfile,
     index,
     read_profile,
     resolve,
 )
+from meshplan.hardware_profiles.files.toml_io import write_toml
+from meshplan.hardware_profiles.local_cpu import LOCAL_CPU
 from meshplan.hardware_profiles.schema import Cluster
-from meshplan.hardware_profiles.toml_io import write_toml
 
 
 def load_cluster(name_or_path: str | Path) -> Cluster:

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from meshplan.hardware_profiles.bounded_file import read_bounded
+from meshplan.hardware_profiles.files.bounded_file import read_bounded
 from meshplan.hardware_profiles.names import near_names
 from meshplan.hardware_profiles.repositories import named_in
 

@@ -23,4 +23,8 @@ The other commands:
     whatif    one question with hardware or settings changed
     profiles  what is known of GPUs and clusters
     ui        the page of `meshplan ui`
+
+What all of them run on:
+
+    processes how a command uses the machine: its processes and how they end, memory, libraries
 """

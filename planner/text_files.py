@@ -5,7 +5,7 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from meshplan.hardware_profiles.whole_file import write_whole
+from meshplan.hardware_profiles.files.whole_file import write_whole
 
 
 class CannotWrite(ValueError):
@@ -57,7 +57,7 @@ def _is(path: Path, other: os.stat_result) -> bool:
 
 
 def write_text(path: Path, text: str | bytes) -> None:
-    """Write `text`, or a picture's bytes, to `path` (`hardware_profiles.whole_file`).
+    """Write `text`, or a picture's bytes, to `path` (`hardware_profiles.files.whole_file`).
 
     Raises `CannotWrite`.
     """

@@ -85,7 +85,7 @@ def one_process() -> Iterator[None]:
     has forks.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("meshplan.planner.second_core._has_second_core", lambda: False)
+        patch.setattr("meshplan.planner.processes.second_core._has_second_core", lambda: False)
         for command in ("sweep", "what_if"):
             patch.setattr(f"meshplan.planner.cli.{command}.num_cores", lambda: 1)
         yield

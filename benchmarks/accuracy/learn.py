@@ -48,10 +48,10 @@ from benchmarks.accuracy.learn_sources import (
 )
 from benchmarks.pages import ROOT, TABLES, put
 from benchmarks.usage import check_usage
+from meshplan.hardware_profiles.files.toml_io import write_toml
 from meshplan.hardware_profiles.learned import reached
-from meshplan.hardware_profiles.toml_io import write_toml
 from meshplan.hardware_profiles.tunings import Tuning
-from meshplan.planner.case.facts import differing
+from meshplan.planner.case.run_facts import differing
 from meshplan.planner.learn.learn import FEWEST_TO_LEAVE_OUT, factor_of
 from meshplan.planner.learn.shrink import (
     FILE,

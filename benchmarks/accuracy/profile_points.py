@@ -21,9 +21,9 @@ from typing import Any, Literal
 from benchmarks.usage import check_usage
 from meshplan import hardware_profiles
 from meshplan.hardware_profiles.curves import fit_curves
+from meshplan.hardware_profiles.files.toml_io import read_toml, write_toml
 from meshplan.hardware_profiles.network_schema import CurvePoint
 from meshplan.hardware_profiles.schema import AttentionPoint, MatmulPoint
-from meshplan.hardware_profiles.toml_io import read_toml, write_toml
 
 HERE = Path(hardware_profiles.__file__).parent
 Row = dict[str, str]

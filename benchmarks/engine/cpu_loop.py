@@ -29,7 +29,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from meshplan.hardware_profiles.whole_file import write_whole
+from meshplan.hardware_profiles.files.whole_file import write_whole
 
 LAYOUTS: dict[str, tuple[str, ...]] = {
     "dp2 zero1": ("tiny-llama", "--dp", "2", "--zero", "1"),

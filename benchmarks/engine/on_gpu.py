@@ -45,9 +45,9 @@ from meshplan.executor.launch.run import RunSettings, run_plan
 from meshplan.executor.onerank.command import Wanted, run_one_rank, versions_of
 from meshplan.executor.onerank.priced import priced
 from meshplan.executor.onerank.result import OneRankRun, step_of
+from meshplan.hardware_profiles.files.whole_file import write_whole
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.schema import Cluster
-from meshplan.hardware_profiles.whole_file import write_whole
 from meshplan.planner.case.plan_file import Plan
 
 PROFILE_SHARE = 0.4

@@ -49,9 +49,9 @@ from meshplan.executor.onerank.one_rank import run_alone
 from meshplan.executor.onerank.result import RankMeasured, step_of, wire_of
 from meshplan.executor.onerank.wire import Wire
 from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.files.whole_file import write_whole
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.local_cpu import num_cores
-from meshplan.hardware_profiles.whole_file import write_whole
 
 TRAINING = Training(seq_len=256, global_batch_size=4, precision="fp32")
 KINDS = ("together", "alone")

@@ -27,7 +27,7 @@ from meshplan.executor.engine.watch.heap import keep_freed_memory
 from meshplan.executor.engine.watch.heartbeat import Heartbeat
 from meshplan.executor.engine.watch.span_file import write_spans
 from meshplan.planner.case.plan_file import UnreadablePlan, read_plan
-from meshplan.planner.parent_death import die_with_parent
+from meshplan.planner.processes.parent_death import die_with_parent
 
 
 def main() -> None:

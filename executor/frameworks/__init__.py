@@ -15,7 +15,6 @@ from meshplan.executor.frameworks import (
     records,
     refused,
     refused_scripts,
-    verl_sft,
 )
 from meshplan.executor.frameworks.automodel import read as automodel
 from meshplan.executor.frameworks.beside_export import commented
@@ -40,6 +39,7 @@ from meshplan.executor.frameworks.torchtitan import read as torchtitan_read
 from meshplan.executor.frameworks.torchtitan import script as torchtitan_script
 from meshplan.executor.frameworks.torchtune import read as torchtune
 from meshplan.executor.frameworks.torchtune import script as torchtune_script
+from meshplan.executor.frameworks.verl import read as verl
 from meshplan.hardware_profiles.names import near_names
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.reading import (
@@ -86,7 +86,7 @@ def whole(read: Callable[[str, str], Reading]) -> Read:
 
 _READERS: dict[str, tuple[Claims, Read]] = {
     "ms-swift": (swift.claims, swift.read),
-    "verl-sft": (verl_sft.claims, verl_sft.read),
+    "verl-sft": (verl.claims, verl.read),
     "gpt-neox": (neox.claims, neox.read),
     "llm-foundry": (llm_foundry.claims, whole(llm_foundry.read)),
     **trainers.READERS, "torchtune": (torchtune.claims, whole(torchtune.read)),

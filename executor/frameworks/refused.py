@@ -1,15 +1,15 @@
 """Formats that are known by name and not read, each with what to do instead."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from meshplan.executor.frameworks.nemo.recipe_functions import claims as is_recipe
-from meshplan.executor.frameworks.nemo_rl_keys import plan_fields as fields_of_nemo_rl
+from meshplan.executor.frameworks.nemo.rl_fields import plan_fields as fields_of_nemo_rl
 from meshplan.executor.frameworks.refused_scripts import BY
 from meshplan.executor.frameworks.shell.script import SCRIPTS
-from meshplan.executor.frameworks.verl_keys import plan_fields
-from meshplan.executor.frameworks.verl_sft import claims as is_sft
-from meshplan.executor.frameworks.verl_sft_keys import plan_fields as fields_of_verl_sft
+from meshplan.executor.frameworks.verl.read import claims as is_sft
+from meshplan.executor.frameworks.verl.rl_fields import plan_fields as fields_of_verl
+from meshplan.executor.frameworks.verl.sft_fields import plan_fields as fields_of_verl_sft
 from meshplan.planner.case.reading import NothingToRead, Reading, UnreadableConfig
 
 _SET = r"""(?:\w+=(?:"[^"\n]*"|'[^'\n]*'|[^\s"']*)[ \t]+)*"""
@@ -115,6 +115,14 @@ costs the length of the text.
 """
 
 
+_FIELDS: Mapping[str, Callable[[str, str], str]] = {
+    "verl": lambda text, _: fields_of_verl(text),
+    _SFT: fields_of_verl_sft,
+    "NeMo RL": fields_of_nemo_rl,
+}
+"""What of a plan a file of them says."""
+
+
 def claims(name: str, text: str) -> bool:
     """Whether a file is of a format that is known and not read."""
     ends = (".py", ".yaml", ".yml", ".json", *SCRIPTS)
@@ -137,10 +145,6 @@ def refuse(text: str, path: str) -> Reading:
     title = _refused(text) or "format"
     if title == _RECIPES and "megatron.bridge" in text and not re.search(r"^def ", text, re.M):
         raise NothingToRead("a Python program without a function of its own")
-    fields = plan_fields(text) if title == "verl" else ""
-    if title == "NeMo RL":
-        fields = fields_of_nemo_rl(text, path)
-    if title == _SFT:
-        fields = fields_of_verl_sft(text, path)
+    fields = _FIELDS[title](text, path) if title in _FIELDS else ""
     said = f"{REFUSED[title][1]}; {fields}" if fields else REFUSED[title][1]
     raise UnreadableConfig(f"{title}: not read ({said})")

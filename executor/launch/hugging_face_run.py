@@ -17,7 +17,7 @@ from meshplan.executor.launch.preflight import CannotRun
 from meshplan.executor.launch.results import RunResult
 from meshplan.executor.launch.run import RunSettings, rank_environment_of, run_watched
 from meshplan.executor.launch.torchrun import run_job
-from meshplan.hardware_profiles.whole_file import write_whole
+from meshplan.hardware_profiles.files.whole_file import write_whole
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.reading import Exported
 

@@ -28,7 +28,7 @@ from meshplan.executor.launch.run import PLAN_FILE, RESULT_FILE, RunSettings, pr
 from meshplan.executor.launch.run_row import write_row
 from meshplan.executor.launch.torchrun import Interrupted, run_job
 from meshplan.executor.profile.progress import Bar
-from meshplan.hardware_profiles.whole_file import write_whole
+from meshplan.hardware_profiles.files.whole_file import write_whole
 from meshplan.planner.case.plan_file import Plan, Prediction
 from meshplan.planner.case.reading import Exported
 from meshplan.planner.logs.console import READERS

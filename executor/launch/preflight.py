@@ -11,10 +11,10 @@ from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.units import format_bytes
 from meshplan.executor.launch.probe import Found
 from meshplan.hardware_profiles.engines import NATIVE
+from meshplan.hardware_profiles.files.profile_file import UnknownProfile
 from meshplan.hardware_profiles.fingerprint import cluster_hash
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.local_cpu import free_memory_bytes
-from meshplan.hardware_profiles.profile_file import UnknownProfile
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.case.plan_file import Plan, StageMemory
 

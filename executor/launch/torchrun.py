@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 
 from meshplan.executor.launch.failures import TORCHRUN_LOG, first_failure
-from meshplan.planner.parent_death import die_with_parent
+from meshplan.planner.processes.parent_death import die_with_parent
 
 POLL_S = 0.2
 FAMILY_EVERY = 10  # looks between two lists of the processes under torchrun

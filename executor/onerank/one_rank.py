@@ -24,11 +24,11 @@ from meshplan.executor.onerank.measure import Asked, NotFinite, measure
 from meshplan.executor.onerank.priced import priced
 from meshplan.executor.onerank.result import RankMeasured, wire_of
 from meshplan.executor.onerank.wire import Wire
+from meshplan.hardware_profiles.files.profile_file import UnknownProfile
+from meshplan.hardware_profiles.files.whole_file import write_whole
 from meshplan.hardware_profiles.local_cpu import free_memory_bytes
-from meshplan.hardware_profiles.profile_file import UnknownProfile
-from meshplan.hardware_profiles.whole_file import write_whole
 from meshplan.planner.case.plan_file import UnreadablePlan, read_plan
-from meshplan.planner.parent_death import die_with_parent
+from meshplan.planner.processes.parent_death import die_with_parent
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 
-from meshplan.hardware_profiles.whole_file import write_whole
+from meshplan.hardware_profiles.files.whole_file import write_whole
 
 
 class Bar:

@@ -10,10 +10,10 @@ from typing import Literal
 from pydantic import ValidationError
 
 from meshplan.executor.profile.statistics import Timing
+from meshplan.hardware_profiles.files.whole_file import write_whole
 from meshplan.hardware_profiles.frozen import Frozen
 from meshplan.hardware_profiles.network_schema import CurvePoint
 from meshplan.hardware_profiles.schema import AttentionPoint, MatmulPoint
-from meshplan.hardware_profiles.whole_file import write_whole
 
 
 class ForeignPartial(ValueError):

@@ -20,9 +20,9 @@ from statistics import median, quantiles
 from rich.table import Table
 
 from meshplan.hardware_profiles.curves import curve_seconds, fit_curve
+from meshplan.hardware_profiles.files.profile_file import UnknownProfile
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.network_schema import CurvePoint
-from meshplan.hardware_profiles.profile_file import UnknownProfile
 from meshplan.hardware_profiles.schema import Cluster, MatmulPoint
 from meshplan.hardware_profiles.surface import matmul_surface
 from meshplan.planner.report.terminal import as_written

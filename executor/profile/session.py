@@ -37,7 +37,7 @@ from meshplan.executor.profile.sweeps import SWEEPS, is_of, merged, named, repea
 from meshplan.executor.profile.write import Measured, MeasuringRanks, build_cluster
 from meshplan.hardware_profiles.load import save_cluster
 from meshplan.hardware_profiles.local_cpu import num_cores
-from meshplan.planner.parent_death import die_with_parent
+from meshplan.planner.processes.parent_death import die_with_parent
 
 Value = TypeVar("Value")
 RESERVE_S = 10.0  # of the time limit, for starting the processes and for writing

@@ -20,10 +20,10 @@ from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.plan_findings import MeasuredRun
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.case.search_report import ROUNDING
-from meshplan.planner.free_pages import give_back_freed
+from meshplan.planner.processes.free_pages import give_back_freed
+from meshplan.planner.processes.second_core import Begun, done_beside
 from meshplan.planner.search.progress import Fastest
 from meshplan.planner.search.result import SearchResult
-from meshplan.planner.second_core import Begun, done_beside
 
 SAME_STEP = 1 - 1e-9  # but for rounding
 SHOWN_RUNS = 3  # of the nearest measured ones, in the plan file; `explain` shows more

@@ -51,9 +51,13 @@ def sequences_of(batch: int | None, batch_tokens: str | None, seq_len: int) -> i
     return tokens // seq_len
 
 
+SEQUENCES_X_LENGTH = re.compile(r"([0-9]{1,18})x([0-9]{1,18})")
+"""Tokens of a step as sequences of so many tokens: 1024x4096."""
+
+
 def parse_tokens(text: str) -> int:
     """Tokens of "4M" (2**20 each), "1024x4096" or "4194304"; raises `BadQuestion`."""
-    if shape := re.fullmatch(r"([0-9]{1,18})x([0-9]{1,18})", text):
+    if shape := SEQUENCES_X_LENGTH.fullmatch(text):
         tokens = int(shape[1]) * int(shape[2])
     elif found := re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)([KMGB]?)", text.strip().upper()):
         exact = float(found[1]) * SUFFIX[found[2]]

@@ -5,7 +5,6 @@ seq_len    4096 where nothing is said, or what the model reads at most if that i
 batch      sequences, or tokens (`planner.answer.sizes`)
 """
 
-import re
 import sys
 from dataclasses import replace
 from typing import Any, get_args
@@ -27,8 +26,13 @@ from meshplan.costmodels.training import (
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.answer.arguments import Arguments
-from meshplan.planner.answer.sizes import BadQuestion, parse_length, sequences_of
-from meshplan.planner.case.limits import too_large
+from meshplan.planner.answer.sizes import (
+    SEQUENCES_X_LENGTH,
+    BadQuestion,
+    parse_length,
+    sequences_of,
+)
+from meshplan.planner.case.input_limits import too_large
 from meshplan.planner.case.trained import TARGET_WORDS
 from meshplan.planner.space.engine_rules import (
     check_adapted,
@@ -45,7 +49,7 @@ LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"
 
 
 def refuse_large(**asked: float | None) -> None:
-    """Refuse at once what no search could answer (`planner.case.limits` has the numbers)."""
+    """Refuse at once what no search could answer (`planner.case.input_limits` has the numbers)."""
     for name, value in asked.items():
         if value is not None and (refusal := too_large(name, value)):
             raise BadQuestion(refusal)
@@ -54,7 +58,7 @@ def refuse_large(**asked: float | None) -> None:
 def training_of(a: Arguments, config: dict[str, Any]) -> tuple[Training, list[str]]:
     """Lengths, batch, format and optimizer, and what was assumed of them."""
     notes = []
-    shape = re.fullmatch(r"([0-9]{1,18})x([0-9]{1,18})", a.global_batch_tokens or "")
+    shape = SEQUENCES_X_LENGTH.fullmatch(a.global_batch_tokens or "")
     seq_len = parse_length(a.seq_len) if a.seq_len else int(shape[2]) if shape else None
     stated = next((key for key in LONGEST if isinstance(config.get(key), int)), None)
     longest: int = config[stated] if stated else sys.maxsize

@@ -32,9 +32,9 @@ from meshplan.hardware_profiles.errors.layout_ratios import faster_probability, 
 from meshplan.planner.answer.explain import needed_bytes
 from meshplan.planner.case.plan_findings import Choice
 from meshplan.planner.case.predict import stage_memory
+from meshplan.planner.processes.second_core import done_of_each
 from meshplan.planner.search.result import Solution
 from meshplan.planner.search.rows.priced_space import Question
-from meshplan.planner.second_core import done_of_each
 
 ALIKE = 0.001
 ROBUST_CANDIDATES = 12

@@ -7,9 +7,9 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from meshplan.hardware_profiles.bounded_file import read_bounded
 from meshplan.hardware_profiles.dataclass import dataclass
-from meshplan.planner.case.limits import MAX_BYTES
+from meshplan.hardware_profiles.files.bounded_file import read_bounded
+from meshplan.planner.case.input_limits import MAX_BYTES
 from meshplan.planner.case.reading import NothingToRead, UnreadableConfig
 from meshplan.planner.case.settings import FILE, PROJECT, one_line
 

@@ -7,14 +7,14 @@ from pydantic import ValidationError
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.errors.asked import FARTHER, Asked
 from meshplan.hardware_profiles.errors.intervals import Interval
+from meshplan.hardware_profiles.files.profile_file import first_fault
 from meshplan.hardware_profiles.learned import Learned
-from meshplan.hardware_profiles.profile_file import first_fault
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.hardware_profiles.tunings import Tuning
 from meshplan.planner.case.config_files import text_of
-from meshplan.planner.case.facts import Facts, differing
 from meshplan.planner.case.plan_file import SCALAR_ERRORS
 from meshplan.planner.case.reading import UnreadableConfig
+from meshplan.planner.case.run_facts import Facts, differing
 from meshplan.planner.case.settings import one_line
 from meshplan.planner.text_files import write_text
 

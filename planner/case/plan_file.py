@@ -15,12 +15,12 @@ from meshplan.costmodels.layout import InvalidLayout, Layout, check_layout
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.files.profile_file import first_fault
 from meshplan.hardware_profiles.frozen import Frozen
 from meshplan.hardware_profiles.learned import Learned
 from meshplan.hardware_profiles.names import Name
-from meshplan.hardware_profiles.profile_file import first_fault
 from meshplan.planner.case.config_files import text_of
-from meshplan.planner.case.limits import MOST
+from meshplan.planner.case.input_limits import MOST
 from meshplan.planner.case.plan_findings import BetterBatch, Choice, MeasuredRun, Sizes, SpareMemory
 from meshplan.planner.case.reading import UnreadableConfig
 from meshplan.planner.case.seal import (

@@ -11,11 +11,11 @@ from meshplan.hardware_profiles.errors.intervals import (
 )
 from meshplan.hardware_profiles.errors.memory_needs import chances_of
 from meshplan.planner.case.error_class import error_depends_on
-from meshplan.planner.case.facts import facts_of
 from meshplan.planner.case.learned_file import learned_interval
 from meshplan.planner.case.memory_limit import limit_bytes
 from meshplan.planner.case.plan_file import Prediction, StageMemory
 from meshplan.planner.case.resolve import Case
+from meshplan.planner.case.run_facts import facts_of
 from meshplan.planner.case.trained import trained_parameters
 
 

@@ -19,11 +19,11 @@ from typing import Any, Self
 from pydantic import Field, ValidationError
 
 from meshplan.costmodels.training import Precision
-from meshplan.hardware_profiles.bounded_file import read_bounded
+from meshplan.hardware_profiles.files.bounded_file import read_bounded
+from meshplan.hardware_profiles.files.profile_file import first_fault
 from meshplan.hardware_profiles.frozen import Frozen
-from meshplan.hardware_profiles.profile_file import first_fault
+from meshplan.planner.case.input_limits import MAX_PROGRAM_BYTES, MOST, check_toml
 from meshplan.planner.case.lengths import Length
-from meshplan.planner.case.limits import MAX_PROGRAM_BYTES, MOST, check_toml
 from meshplan.planner.case.reading import FIELDS, Mode, Start
 
 FILE, PROJECT = "meshplan.toml", "pyproject.toml"

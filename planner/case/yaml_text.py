@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from yaml import YAMLError as YAMLError
 
-from meshplan.planner.case.limits import MAX_DEPTH, check_counts
+from meshplan.planner.case.input_limits import MAX_DEPTH, check_counts
 from meshplan.planner.case.reading import UnreadableConfig
 
 CYAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where there is one: 8 x as fast

@@ -18,11 +18,11 @@ from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engines import UnknownEngine
+from meshplan.hardware_profiles.files.profile_file import UnknownProfile
 from meshplan.hardware_profiles.fingerprint import cluster_hash
 from meshplan.hardware_profiles.load_models import UnknownModel
-from meshplan.hardware_profiles.profile_file import UnknownProfile
 from meshplan.planner.case.config_files import Candidate, candidates, text_of
-from meshplan.planner.case.limits import MAX_STAGES
+from meshplan.planner.case.input_limits import MAX_STAGES
 from meshplan.planner.case.memory_limit import as_planned
 from meshplan.planner.case.missing import FLAGS, MissingFacts
 from meshplan.planner.case.plan_file import (

@@ -15,7 +15,7 @@ import typer
 
 from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.model.config_fields import UnsupportedModel
-from meshplan.planner.case.limits import MOST, too_large
+from meshplan.planner.case.input_limits import MOST, too_large
 from meshplan.planner.case.missing import FLAGS
 from meshplan.planner.case.plan_file import Plan, UnreadablePlan, read_plan
 from meshplan.planner.case.reading import (

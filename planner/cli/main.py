@@ -89,7 +89,7 @@ EXIT_CODES = {
     "meshplan.executor.launch.probe.NoTorch": 2,
     "meshplan.executor.trace.missing.CannotTrace": 2,
     "meshplan.hardware_profiles.engines.UnknownEngine": 2,
-    "meshplan.hardware_profiles.profile_file.UnknownProfile": 2,
+    "meshplan.hardware_profiles.files.profile_file.UnknownProfile": 2,
     "meshplan.hardware_profiles.load_models.UnknownModel": 2,
     "meshplan.planner.space.pins.PinError": 2,
     "meshplan.planner.case.plan_file.UnreadablePlan": 2,

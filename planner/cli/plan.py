@@ -3,7 +3,7 @@
 from meshplan.planner.answer.sizes import TOP
 from meshplan.planner.cli import plan_options as options
 from meshplan.planner.cli.start_up import import_numpy, importing
-from meshplan.planner.free_pages import collect_seldom, keep_freed
+from meshplan.planner.processes.free_pages import collect_seldom, keep_freed
 
 
 def plan(

@@ -21,17 +21,17 @@ from meshplan.planner.answer.fewest_gpus import FewestGpus, NoFewer, fewest_gpus
 from meshplan.planner.answer.full_plan import Beside, full_plan
 from meshplan.planner.answer.question import Arguments, Asked, BadQuestion, ask
 from meshplan.planner.answer.ties import ROBUST_CANDIDATES
-from meshplan.planner.case.limits import MOST
+from meshplan.planner.case.input_limits import MOST
 from meshplan.planner.case.plan_file import Plan, write_plan
 from meshplan.planner.case.plan_findings import Sizes
 from meshplan.planner.cli.progress import SearchLine
+from meshplan.planner.processes.second_core import done_meanwhile
+from meshplan.planner.processes.until import done_by
 from meshplan.planner.report.output import console, print_json
 from meshplan.planner.search.ctrl_c import unheard_once
 from meshplan.planner.search.progress import Fastest, Progress
 from meshplan.planner.search.result import NoLayoutFits, SearchEnded, SearchResult
-from meshplan.planner.second_core import done_meanwhile
 from meshplan.planner.text_files import check_writable
-from meshplan.planner.until import done_by
 
 if TYPE_CHECKING:
     from meshplan.planner.answer.compare import Comparison, Yours

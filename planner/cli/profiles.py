@@ -7,8 +7,8 @@ from typing import Annotated, Any, get_args
 
 import typer
 
+from meshplan.hardware_profiles.files.profile_file import UnknownProfile
 from meshplan.hardware_profiles.load import load_cluster, save_cluster
-from meshplan.hardware_profiles.profile_file import UnknownProfile
 from meshplan.hardware_profiles.schema import Cluster, Dtype
 from meshplan.planner.cli.options import AsJson, Finite, refuse
 from meshplan.planner.profiles.compare import compare, comparison_tables

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from meshplan.costmodels.units import counted
 from meshplan.planner.cli.options import AsJson
+from meshplan.planner.processes.worker_processes import in_processes
 from meshplan.planner.report.output import print_json, print_tables
 from meshplan.planner.report.picture import check_plot
 from meshplan.planner.report.terminal import as_written
@@ -22,7 +23,6 @@ from meshplan.planner.runs.accuracy import summary
 from meshplan.planner.runs.rows import SkippedRow
 from meshplan.planner.runs.runs import BUILT_IN, read_runs, run_of
 from meshplan.planner.runs.validate import Predicted, Skipped, json_row, predict_chunk
-from meshplan.planner.worker_processes import in_processes
 
 Rows = list[dict[str, str]]
 CHUNK = 100
@@ -142,7 +142,7 @@ def _by_chunk(chunks: list[Rows], workers: int) -> Iterator[list[Predicted | Ski
 
 def _fit(rows: list[dict[str, str]], folder: Path, path: Path | None) -> None:
     """Write one file per engine; a user's own runs correct the constants that ship."""
-    from meshplan.hardware_profiles.toml_io import write_toml
+    from meshplan.hardware_profiles.files.toml_io import write_toml
     from meshplan.hardware_profiles.tunings import load_fit
     from meshplan.planner.runs.fit import fit_all
 

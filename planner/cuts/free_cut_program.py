@@ -25,7 +25,7 @@ from meshplan.planner.bounds.late import BEYOND_ANY, SHOWN
 from meshplan.planner.bounds.packed_cuts import PackedCuts
 from meshplan.planner.cuts.known_chains import Shape, actions_of
 from meshplan.planner.cuts.linear_model import LinearModel
-from meshplan.planner.late_binding import bound_when_called
+from meshplan.planner.processes.late_binding import bound_when_called
 
 TOO_MUCH = 1e3  # limits of time for all that a rank can hold
 ROUNDS, IN_VAIN, LITTLE = 120, 6, 1e-4  # of a limit at most; in vain, that gain less each

@@ -12,7 +12,6 @@ from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.units import GIB
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.case.config_files import text_of
-from meshplan.planner.case.facts import facts_of
 from meshplan.planner.case.missing import MissingFacts
 from meshplan.planner.case.plan_file import IS_PLAN, Plan, UnreadablePlan
 from meshplan.planner.case.predict import stage_memory, step_model_of
@@ -29,6 +28,7 @@ from meshplan.planner.case.resolve import (
     engine_named,
     resolve,
 )
+from meshplan.planner.case.run_facts import facts_of
 from meshplan.planner.case.seal import UNSEALED
 from meshplan.planner.case.settings import Settings, one_line, settings_near
 from meshplan.planner.check.check import UNKNOWN, Reader, case_of, not_taken

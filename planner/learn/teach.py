@@ -22,8 +22,8 @@ import numpy as np
 from meshplan.costmodels.units import counted
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.tunings import load_fit
-from meshplan.planner.case.facts import differing
 from meshplan.planner.case.resolve import Case
+from meshplan.planner.case.run_facts import differing
 from meshplan.planner.learn.cases import UnusableRun, facts_of_run, run_of_case
 from meshplan.planner.learn.learn import check_alike
 from meshplan.planner.learn.shrink import Vector, linearised, shipped, telling

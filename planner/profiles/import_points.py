@@ -22,9 +22,9 @@ import numpy as np
 from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.costmodels.seconds.trees import ring_rate
 from meshplan.costmodels.units import GB, TFLOPS
-from meshplan.hardware_profiles.bounded_file import read_bounded
 from meshplan.hardware_profiles.curves import fit_curves
 from meshplan.hardware_profiles.dataclass import dataclass
+from meshplan.hardware_profiles.files.bounded_file import read_bounded
 from meshplan.hardware_profiles.network_schema import BusBandwidth, CollectiveKind, CurvePoint, Link
 from meshplan.hardware_profiles.schema import Cluster, Dtype, Gpu, Kernels, MatmulPoint
 from meshplan.planner.profiles.plot import bus_bandwidth

@@ -16,8 +16,8 @@ from meshplan.hardware_profiles.built_in import (
     load_gpu,
     load_kernels,
 )
+from meshplan.hardware_profiles.files.profile_file import UnknownProfile, unknown
 from meshplan.hardware_profiles.load import is_path, load_cluster
-from meshplan.hardware_profiles.profile_file import UnknownProfile, unknown
 from meshplan.hardware_profiles.schema import Cluster, Gpu, Kernels
 from meshplan.planner.profiles.compare import leaves
 

@@ -1,4 +1,4 @@
-"""What a measured run's word for how tokens reach experts says of its kernels."""
+"""What a run's words for the gate and the dispatcher of its experts say of its kernels."""
 
 from typing import Any
 
@@ -18,4 +18,13 @@ DISPATCHERS: dict[str, dict[str, Any]] = {
 back. Buffers are placed on the device ("no host read": meta-pytorch/dist_moe@191b73f3
 docs/mxfp8_execution.md), so the host waits for no counts. What they keep in 8 bits for the backward
 is counted in 16.
+"""
+
+GATES: dict[str, dict[str, Any]] = {
+    "": {},
+    "dealt": {"deals_experts": True},
+    "capacity": {"fixed_capacity": True},
+}
+"""Gates that deal tokens out evenly; the other one, `natural X`, gives the busiest rank X times the
+mean.
 """

@@ -18,7 +18,7 @@ from meshplan.planner.runs.attention import (
     release_said,
 )
 from meshplan.planner.runs.compiling import COMPILED, compiling_said
-from meshplan.planner.runs.dispatchers import DISPATCHERS
+from meshplan.planner.runs.dispatchers import DISPATCHERS, GATES
 from meshplan.planner.runs.engines import (
     LAST_GATHERED_WIDE,
     LAST_LISTED,
@@ -35,7 +35,7 @@ from meshplan.planner.runs.rows import Facts, Row
 from meshplan.planner.runs.sharding import sharding_said
 from meshplan.planner.runs.tensor_plans import dtensor_said
 from meshplan.planner.runs.updates import update_said
-from meshplan.planner.runs.words import check_words
+from meshplan.planner.runs.words import WHOLE_STEP, check_words
 
 FUSED_SINKS, BROKEN_SINKS = (26, 6), (26, 6, 1)
 """Releases of Megatron-Bridge: the first whose 8-bit recipes run attention in 8 bits, where a fast
@@ -151,7 +151,7 @@ def engine_of(row: Row) -> Engine:
     kernels |= issuing_said(row, engine) | dtensor_said(row, engine) | _replay_said(row, engine)
     if CHECKPOINTED_EXPERTS in row.recompute:
         kernels |= {"keeps_received_cast": False}
-    if engine.name == "megatron-bridge" and row.facts.cuda_graph == "full_iteration":
+    if engine.name == "megatron-bridge" and row.facts.cuda_graph == WHOLE_STEP:
         kernels |= {"expert_casts": GRAPHED_CASTS}
     overlap = _overlap_said(row.facts, engine, fsdp2=fsdp2)
     trainer = "transformers" in row.framework.lower() and engine.name in ("llm-foundry", "generic")
@@ -265,25 +265,25 @@ def _kernels_said(facts: Facts, *, fsdp2: bool) -> dict[str, Any]:
     said: dict[str, Any] = {}
     if fsdp2 and facts.fp8_scaling == "rowwise":
         said |= CASTS_BY_ROW
-    if facts.fp8_scaling == "flow":
-        said |= {"receives_casts": True}
     for word in facts.fused_kernels.split():
         said |= KERNELS.get(word, {})
     for word in facts.fused_loss.split():
         said |= LOSSES.get(word, {})
+    if facts.fp8_scaling == "flow":
+        said |= {"receives_casts": True}
+    said |= GATES.get(facts.gate, {})
     if "added" in facts.gradient_add.split():
         said |= {"gradient_add": "added", "keeps_buffers": False}
     if facts.cp_kind:
         said |= {"context": facts.cp_kind}
-    if facts.cuda_graph == "full_iteration":
-        said |= {"step_graph": True}
-    elif facts.cuda_graph:
-        said |= {"graphed": tuple(facts.cuda_graph.split())}
-    if facts.gate == "dealt":
-        said |= {"deals_experts": True}
-    if facts.gate == "capacity":
-        said |= {"fixed_capacity": True}
-    return said | DISPATCHERS.get(facts.dispatcher, {})
+    return said | _graphs_said(facts.cuda_graph) | DISPATCHERS.get(facts.dispatcher, {})
+
+
+def _graphs_said(parts: str) -> dict[str, Any]:
+    """Of the parts of a step that are launched as CUDA graphs."""
+    if parts == WHOLE_STEP:
+        return {"step_graph": True}
+    return {"graphed": tuple(parts.split())} if parts else {}
 
 
 def _overlap_said(facts: Facts, engine: Engine, *, fsdp2: bool) -> dict[str, float]:

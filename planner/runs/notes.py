@@ -86,7 +86,8 @@ FACTS = {
     "comm_overlap": "0: no overlap of communication, as far as a switch does it; reduce: only that"
     " of gradients; data: only that of gradients and weights; tensor: user buffers"
     " for tensor parallel's, as in NVIDIA's recipes",
-    "cp_kind": "all_to_all: heads exchanged for tokens around the attention kernel",
+    "cp_kind": "ring, all_gather, all_to_all or hierarchical: how queries meet the keys of other"
+    " context-parallel ranks, in `plan`'s words",
     "dispatcher": "alltoall, deepep, hybridep or dist_moe: how tokens reach experts",
     "widest_ep": "1: experts over as many data-parallel ranks as divide them",
     "gate": "dealt: a benchmark's gate deals experts out to tokens in order; natural 1.5: routers"

@@ -12,7 +12,8 @@ from typing import Any
 from meshplan.costmodels.model.bare_shape import SHAPE_FIELDS
 from meshplan.costmodels.training import MOST_IMBALANCE
 from meshplan.hardware_profiles.dataclass import dataclass
-from meshplan.planner.case.limits import MAX_COUNT
+from meshplan.planner.case.input_limits import MAX_COUNT
+from meshplan.planner.runs.dispatchers import GATES
 from meshplan.planner.runs.notes import with_facts
 
 Cells = Mapping[str, str]
@@ -173,11 +174,11 @@ def _facts(text: Cells) -> Facts:
 
 def imbalance_of(facts: Facts) -> float:
     """Rows of the busiest expert rank over the mean, where routers are said to choose."""
-    word, *numbers = facts.gate.split() or [""]
-    if word != "natural":
+    if facts.gate in GATES:
         return 1.0
+    word, *numbers = facts.gate.split()
     try:
-        number = float(*numbers)
+        number = float(*numbers) if word == "natural" else 0.0
     except (TypeError, ValueError):
         number = 0.0
     if not 1 <= number <= MOST_IMBALANCE:
@@ -194,10 +195,13 @@ def _bandwidths(text: Cells, scope: str) -> Bandwidths:
 
 
 def _measured(text: Cells) -> Measured:
+    rank = text.get("memory_of", "")
+    if rank not in ("", "0", "last"):
+        raise SkippedRow(f"memory_of is {rank!r}; it takes 0, last or nothing")
     return Measured(
         step_time_s=_number(text, "step_time_s"), allocated_gib=_number(text, "allocated_gib"),
-        reserved_gib=_number(text, "reserved_gib"), rank_0=text.get("memory_of") == "0",
-        oom=text.get("oom", "0") not in ("0", ""), last_rank=text.get("memory_of") == "last",
+        reserved_gib=_number(text, "reserved_gib"), rank_0=rank == "0",
+        oom=text.get("oom", "0") not in ("0", ""), last_rank=rank == "last",
     )  # fmt: skip
 
 

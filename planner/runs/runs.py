@@ -34,13 +34,13 @@ from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.setting import Setting
 from meshplan.costmodels.stage_split import stages_with
 from meshplan.costmodels.training import Images, Lora, OptimizerStates, Precision, Training
-from meshplan.hardware_profiles.bounded_file import read_bounded
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.errors.asked import Asked
+from meshplan.hardware_profiles.files.bounded_file import read_bounded
+from meshplan.hardware_profiles.files.profile_file import UnknownProfile
 from meshplan.hardware_profiles.load_models import known_as, load_model_config, model_names
-from meshplan.hardware_profiles.profile_file import UnknownProfile
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.hardware_profiles.tunings import Tuning
 from meshplan.planner.case.error_class import error_depends_on

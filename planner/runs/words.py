@@ -3,6 +3,9 @@
 A word that nothing reads would price a row as if its source had said nothing, so it skips the row.
 """
 
+from typing import get_args
+
+from meshplan.hardware_profiles.kernel_habits import ContextKind, GraphedPart
 from meshplan.hardware_profiles.names import near_names
 from meshplan.planner.runs.attention import FLASH_KERNELS
 from meshplan.planner.runs.dispatchers import DISPATCHERS
@@ -10,12 +13,17 @@ from meshplan.planner.runs.fused_kernels import KERNELS, STATES
 from meshplan.planner.runs.losses import LOSSES
 from meshplan.planner.runs.rows import Facts, SkippedRow
 
+WHOLE_STEP = "full_iteration"
+"""Of `cuda_graph`: one graph holds a whole step."""
+
 WORDS: dict[str, frozenset[str]] = {
     "fused_kernels": frozenset((*KERNELS, *STATES, "no_reentrant")),
     "fused_loss": frozenset((*LOSSES, "chunks", "whole")),
     "gradient_add": frozenset(("16", "32", "added", "synced", "unsynced")),
     "comm_overlap": frozenset(("0", "reduce", "data", "tensor")),
+    "cp_kind": frozenset(get_args(ContextKind)),
     "dispatcher": frozenset(DISPATCHERS),
+    "cuda_graph": frozenset((WHOLE_STEP, *get_args(GraphedPart))),
     "attention_kernel": frozenset(FLASH_KERNELS),
     "fp8_scaling": frozenset(("rowwise", "flow")),
 }

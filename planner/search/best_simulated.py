@@ -15,7 +15,8 @@ import numpy as np
 
 from meshplan.costmodels.layout import Layout
 from meshplan.planner.cuts import budget as costs
-from meshplan.planner.free_pages import give_back_freed
+from meshplan.planner.processes.free_pages import give_back_freed
+from meshplan.planner.processes.second_core import Later
 from meshplan.planner.search.closed_form.first_plans import FirstPlans
 from meshplan.planner.search.far_kinds import settle_far_kinds
 from meshplan.planner.search.found import SETTLED
@@ -51,7 +52,6 @@ from meshplan.planner.search.simulation.carried_cuts import CarriedCuts
 from meshplan.planner.search.simulation.free_cuts import EveryCut, FreeCutBounds
 from meshplan.planner.search.simulation.open_layouts import Open
 from meshplan.planner.search.simulation.simulated import Simulated
-from meshplan.planner.second_core import Later
 from meshplan.planner.space.words import Cuts
 
 FIRST_SIMULATED = 8  # best plans under the closed form that are simulated first

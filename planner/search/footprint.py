@@ -23,6 +23,8 @@ import numpy as np
 
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.planner.case.memory_limit import with_usable
+from meshplan.planner.processes.second_core import done_beside
+from meshplan.planner.processes.until import done_by
 from meshplan.planner.search.checked_fit import (
     checked_fit,
     checked_sizes,
@@ -36,10 +38,8 @@ from meshplan.planner.search.rows.priced_space import (
     closed_form,
     space_of,
 )
-from meshplan.planner.second_core import done_beside
 from meshplan.planner.space.legal_layouts import reachable_sizes
 from meshplan.planner.space.pins import Pins, parse_pin
-from meshplan.planner.until import done_by
 
 MOST_NEARER, MOST_ROWS_NEARER = 6, 500
 """Steps to a nearer miss by what ranks hold, of questions of so few rows that each is asked."""

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 
+from meshplan.planner.processes.second_core import done_of_each, is_idle
 from meshplan.planner.search.found import Kind, Timed
 from meshplan.planner.search.rows.rows_below import NEARLY
 from meshplan.planner.search.simulation.free_cuts import WIDE, EveryCut
 from meshplan.planner.search.simulation.kind_cuts import KindCuts
 from meshplan.planner.search.simulation.simulated import Simulated
-from meshplan.planner.second_core import done_of_each, is_idle
 
 
 def settle_near_kinds(proof: Simulated, k: int, every_cut_s: float) -> None:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.units import format_seconds
-from meshplan.planner.second_core import Later
+from meshplan.planner.processes.second_core import Later
 
 PROGRESS_S = 0.2
 LEAST_GAP = 0.0005  # a smaller one is not called 0.0%

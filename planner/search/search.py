@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from meshplan.costmodels.layout import Layout
-from meshplan.planner.free_pages import give_back_freed
+from meshplan.planner.processes.free_pages import give_back_freed
 from meshplan.planner.search.best_simulated import best_simulated
 from meshplan.planner.search.closed_form.first_plans import FirstPlans
 from meshplan.planner.search.closed_form.likely_seeds import seed_likely

@@ -197,7 +197,7 @@ def open_experts(funnel: Funnel, model: Model, legality: Legality) -> None:
     experts = model.num_experts if legality.expert_parallel else 0
     funnel.multiply("expert_parallel", np.array(divisors(experts) if experts else (1,), np.int64))
     funnel.keep_pinned("expert_parallel")
-    _open_expert_tensor(funnel, legality.expert_tensor_parallel if model.is_moe else "never")
+    _open_expert_tensor(funnel, model, legality)
     tp, etp = funnel["tensor_parallel"], funnel["expert_tensor_parallel"]
     widths = [width for kind in model.kinds if kind.experts for width in kind.experts.widths]
     legal = tp % etp == 0
@@ -208,13 +208,13 @@ def open_experts(funnel: Funnel, model: Model, legality: Legality) -> None:
     funnel.keep(ranks % inner == 0, "expert_parallel x etp does not divide dp x cp x tp")
 
 
-def _open_expert_tensor(funnel: Funnel, allowed: str) -> None:
+def _open_expert_tensor(funnel: Funnel, model: Model, legality: Legality) -> None:
     tp = funnel["tensor_parallel"]
-    if allowed == "free" and tp.size:
+    if model.is_moe and legality.expert_tensor_parallel == "free" and tp.size:
         within = sorted({etp for degree in each_once(tp) for etp in divisors(int(degree))})
         funnel.multiply("expert_tensor_parallel", np.array(within, np.int64))
     else:
-        split = (allowed == "without_ep") & (funnel["expert_parallel"] == 1)
+        split = model.is_moe & legality.splits_experts(funnel["expert_parallel"])
         funnel.columns["expert_tensor_parallel"] = np.where(split, tp, 1)
     funnel.keep_pinned("expert_tensor_parallel")
 

@@ -12,7 +12,7 @@ from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from meshplan.planner.late_binding import bound_when_called
+from meshplan.planner.processes.late_binding import bound_when_called
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from meshplan.hardware_profiles.bounded_file import read_bounded
+from meshplan.hardware_profiles.files.bounded_file import read_bounded
 from meshplan.planner.sweep.cells import Answer
 from meshplan.planner.sweep.file_lock import locked
 from meshplan.planner.text_files import CannotWrite, write_text

@@ -28,10 +28,10 @@ from meshplan.planner.answer.question import Arguments, Asked, BadQuestion, ask
 from meshplan.planner.answer.sizes import TOP
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.seal import content_hash
+from meshplan.planner.processes.until import done_by
 from meshplan.planner.report.fit import miss_line
 from meshplan.planner.search.footprint import nearest_miss
 from meshplan.planner.search.result import NoLayoutFits, SearchEnded
-from meshplan.planner.until import done_by
 
 MOST_CELLS = 5_000
 PRICING = ("costmodels", "hardware_profiles", "planner")

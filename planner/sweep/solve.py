@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any
 
 from meshplan.planner.answer.question import Asked
+from meshplan.planner.processes.worker_processes import in_processes
 from meshplan.planner.sweep.cache import Cache
 from meshplan.planner.sweep.cells import Answer, Cell, answer, key_of
-from meshplan.planner.worker_processes import in_processes
 
 FEW_CELLS = 4  # up to these, starting processes costs more than it saves
 Told = Callable[[int], None]

@@ -21,7 +21,7 @@ from meshplan.planner.answer.models import read_model
 from meshplan.planner.answer.own_question import differences
 from meshplan.planner.answer.question import Asked, BadQuestion, ask
 from meshplan.planner.answer.sizes import TOP
-from meshplan.planner.case.limits import check_braces
+from meshplan.planner.case.input_limits import check_braces
 from meshplan.planner.case.memory_limit import crowded_words
 from meshplan.planner.case.plan_file import Plan, PlanCluster, PlanModel, said
 from meshplan.planner.case.reading import UnreadableConfig

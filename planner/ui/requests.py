@@ -10,7 +10,7 @@ from meshplan.hardware_profiles.frozen import Frozen
 from meshplan.hardware_profiles.kernel_habits import ContextKind
 from meshplan.hardware_profiles.names import Name
 from meshplan.planner.answer.question import Arguments
-from meshplan.planner.case.limits import MAX_BYTES, MOST
+from meshplan.planner.case.input_limits import MAX_BYTES, MOST
 
 MOST_LAYERS = 10_000
 STAGE = r"\d{1,4}\*\d{1,4}/\d{1,4}/\d{1,4}"

@@ -27,8 +27,8 @@ from starlette.responses import JSONResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from meshplan.hardware_profiles.profile_file import first_fault
-from meshplan.planner.case.limits import MAX_BYTES
+from meshplan.hardware_profiles.files.profile_file import first_fault
+from meshplan.planner.case.input_limits import MAX_BYTES
 from meshplan.planner.case.settings import one_line
 from meshplan.planner.search.progress import Progress
 from meshplan.planner.ui.answers import (

@@ -17,7 +17,7 @@ from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.answer.question import Asked, BadQuestion
 from meshplan.planner.answer.stated_cluster import check_gpus
 from meshplan.planner.answer.stated_training import check_formats
-from meshplan.planner.case.limits import too_large
+from meshplan.planner.case.input_limits import too_large
 from meshplan.planner.case.memory_limit import with_usable, with_usual_headroom
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.check.check import case_of

@@ -1,6 +1,8 @@
 """The clusters: links in the right units and order, sources, and curves that fit their points."""
 
 import csv
+import hashlib
+import json
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +13,11 @@ from meshplan import hardware_profiles
 from meshplan.hardware_profiles.built_in import cluster_names, gpu_names, usual_cluster
 from meshplan.hardware_profiles.composed import compose_cluster
 from meshplan.hardware_profiles.curves import curve_seconds, fit_curves
+from meshplan.hardware_profiles.files.profile_file import UnknownProfile
+from meshplan.hardware_profiles.files.toml_io import read_toml
 from meshplan.hardware_profiles.fingerprint import cluster_hash
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.network_schema import CurveFit, CurvePoint, Interference
-from meshplan.hardware_profiles.profile_file import UnknownProfile
-from meshplan.hardware_profiles.toml_io import read_toml
 
 PUBLISHED = Path(hardware_profiles.__file__).parent / "published"
 LINKS = Path(hardware_profiles.__file__).parent / "links"
@@ -214,12 +216,12 @@ def test_two_of_perlmutters_four_reach_what_was_measured():
 
 
 @pytest.mark.parametrize(
-    ("gpus_per_node", "name"), [(1, "gh200"), (2, "alps-gh200"), (4, "alps-gh200")]
+    ("gpus_per_node", "name"), [(1, "gh200-vista"), (2, "alps-gh200"), (4, "alps-gh200")]
 )
 def test_a_module_that_has_a_node_alone_or_shares_one(gpus_per_node: int, name: str) -> None:
     """With any other on its node it has links to that, and is as it is there."""
     found = usual_cluster("gh200", gpus_per_node)
-    assert found.name == name or gpus_per_node == 1
+    assert found.name == name
     assert (found.gpus_per_node > 1) == (gpus_per_node > 1)
 
 
@@ -238,3 +240,22 @@ def test_what_is_seen_of_a_message_beside_computing(
     """i of which i / (1 + i) is c (1 - 1 / k)."""
     found = Interference(compute=compute, communication=communication).slowdown
     assert found == pytest.approx(slowdown)
+
+
+def test_fields_that_profiles_got_later_count_where_they_are_not_the_default() -> None:
+    """A profile without pods, meshes and the like has the hash of a file that never names them."""
+    cluster = load_cluster("dgx-h100")
+    no_kernels = cluster.model_copy(update={"kernels": None, "node": cluster.network})
+    link = {"meshed", "interference", "collective_fits"}
+    content = no_kernels.model_dump(
+        mode="json",
+        exclude={
+            "plan_memory_bytes": True, "pod": True, "host_slowdown": True,
+            "node": link, "network": link, "collective_fits": {"__all__": {"apart"}},
+            "collective_points": {"__all__": {"processor_s", "apart"}},
+        },
+    )  # fmt: skip
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    assert cluster_hash(no_kernels) == hashlib.sha256(text.encode()).hexdigest()[:16]
+    meshed = cluster.node.model_copy(update={"meshed": 7})
+    assert cluster_hash(cluster.model_copy(update={"node": meshed})) != cluster_hash(cluster)

@@ -18,13 +18,13 @@ from meshplan.costmodels.units import parse_bandwidth
 from meshplan.hardware_profiles.built_in import cluster_names, gpu_names, load_gpu, load_kernels
 from meshplan.hardware_profiles.curves import fit_curves
 from meshplan.hardware_profiles.engines import VARIANTS, engine_names, fitted_as, load_engine
+from meshplan.hardware_profiles.files.profile_file import UnknownProfile
+from meshplan.hardware_profiles.files.toml_io import PROSE, TABLES, read_toml, write_toml
 from meshplan.hardware_profiles.fingerprint import cluster_hash
 from meshplan.hardware_profiles.load import load_cluster, save_cluster
 from meshplan.hardware_profiles.local_cpu import memory_bytes, num_cores
 from meshplan.hardware_profiles.network_schema import CurvePoint
-from meshplan.hardware_profiles.profile_file import UnknownProfile
 from meshplan.hardware_profiles.schema import Cluster
-from meshplan.hardware_profiles.toml_io import PROSE, TABLES, read_toml, write_toml
 from meshplan.hardware_profiles.tunings import UNFITTED, load_fit
 
 

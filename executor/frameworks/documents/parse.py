@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from meshplan.planner.case.limits import (
+from meshplan.planner.case.input_limits import (
     MAX_DEPTH,
     MAX_DIGITS,
     MAX_ENTRIES,

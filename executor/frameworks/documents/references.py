@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from meshplan.planner.case.limits import MAX_DIGITS, MAX_PATH, MAX_REFERENCES
+from meshplan.planner.case.input_limits import MAX_DIGITS, MAX_PATH, MAX_REFERENCES
 from meshplan.planner.case.reading import Fact, UnreadableConfig
 
 _ENTRY = re.compile(r"\$\{[ \t]*+(\.*+[A-Za-z_][\w.-]*+)[ \t]*+\}")

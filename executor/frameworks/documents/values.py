@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TypeVar
 
 from meshplan.executor.frameworks.documents.parse import number
-from meshplan.planner.case.limits import MAX_COUNT as MOST
+from meshplan.planner.case.input_limits import MAX_COUNT as MOST
 from meshplan.planner.case.missing import MissingFacts
 from meshplan.planner.case.reading import Fact, IllegalConfig, UnreadableConfig
 

@@ -27,8 +27,8 @@ from typing import Any
 
 import yaml
 
-from meshplan.costmodels.layout import InvalidLayout
-from meshplan.costmodels.training import Optimizer
+from meshplan.costmodels.layout import InvalidLayout, Layout
+from meshplan.costmodels.training import Optimizer, Training
 from meshplan.executor.frameworks.documents.parse import read_json
 from meshplan.executor.frameworks.documents.values import Values, optimizer, put
 from meshplan.executor.frameworks.export_notes import (
@@ -179,46 +179,54 @@ def _config(answer: Answer) -> dict[str, Any]:
     return {"train_batch_size": training.global_batch_size, **config}
 
 
+_BY_CODE = "set in the training code, not in this file"
+
+
 def _unsaid(answer: Answer) -> list[CannotSay]:
     la, training = answer.layout, answer.training
-    code = "set in the training code, not in this file"
-    unsaid = unless(
-        la,
-        code,
-        left=True,
-        pipeline_parallel=1,
-        virtual_stages=1,
-        expert_parallel=1,
-        expert_tensor_parallel=1,
-        sequence_parallel=False,
-        schedule="1f1b",
-        activation_offload=False,
-        modules_apart=False,
-    )
+    unsaid = [*_unsaid_stages(la), *_unsaid_zero(la, training)]
+    if training.precision not in ("fp32", "bf16", "fp16"):
+        unsaid.append(CannotSay("training.precision", training.precision, "it has bf16 and fp16"))
+    if training.optimizer not in _WRITTEN:
+        unsaid.append(CannotSay("training.optimizer", training.optimizer, f"it has {_WRITTEN}"))
+    unsaid += [
+        CannotSay("training.seq_len", training.seq_len, "belongs to the data", True),
+        CannotSay("model", answer.model.name, "belongs to the training code", True),
+    ]
+    return unsaid + exchanges_unsaid(la) + training_unsaid(training)
+
+
+def _unsaid_stages(la: Layout) -> list[CannotSay]:
+    """Degrees, stages and recomputation, which the training code sets."""
+    usual: dict[str, Any] = {
+        "pipeline_parallel": 1, "virtual_stages": 1, "expert_parallel": 1,
+        "expert_tensor_parallel": 1, "sequence_parallel": False, "schedule": "1f1b",
+        "activation_offload": False, "modules_apart": False,
+    }  # fmt: skip
+    unsaid = unless(la, _BY_CODE, left=True, **usual)
     if la.pipeline_parallel * la.virtual_stages > 1:
         counts = tuple(stage.layers for stage in la.stages)
-        unsaid.append(CannotSay("layout.stages", counts, code, True))
+        unsaid.append(CannotSay("layout.stages", counts, _BY_CODE, True))
     if la.recompute != "none":
-        unsaid.append(CannotSay("layout.stages.recompute", la.recompute, code, True))
-    unsaid += modules_unsaid(la, code, left=True)
+        unsaid.append(CannotSay("layout.stages.recompute", la.recompute, _BY_CODE, True))
+    return unsaid + modules_unsaid(la, _BY_CODE, left=True)
+
+
+def _unsaid_zero(la: Layout, training: Training) -> list[CannotSay]:
+    """What some stages of ZeRO do not have, and what releases do otherwise."""
+    unsaid = list[CannotSay]()
     if la.zero_stage != 3 or la.tensor_parallel > 1:
         unsaid += unless(la, "mics_shard_size needs stage 3 and no tensor_parallel", shard_group=0)
     if la.zero_stage == 0:
         unsaid += unless(la, "offload_optimizer needs a stage above 0", optimizer_offload=False)
     elif la.zero_stage < 3 and la.optimizer_offload:
         unsaid += unless(la, "offload_optimizer.ratio needs stage 3", optimizer_offload=True)
-    unsaid.append(CannotSay("training.seq_len", training.seq_len, "belongs to the data", True))
-    unsaid.append(CannotSay("model", answer.model.name, "belongs to the training code", True))
     if la.zero_stage == 0 and training.precision == "bf16":
         why = "before 0.18 DeepSpeed shards masters and moments with bf16 at stage 0 too"
         unsaid.append(CannotSay("layout.zero_stage", 0, why))
     if la.zero_stage == 3 and la.tensor_parallel > 1:
         unsaid.append(CannotSay("layout.zero_stage", 3, BEFORE_0_19_4))
-    if training.precision not in ("fp32", "bf16", "fp16"):
-        unsaid.append(CannotSay("training.precision", training.precision, "it has bf16 and fp16"))
-    if training.optimizer not in _WRITTEN:
-        unsaid.append(CannotSay("training.optimizer", training.optimizer, f"it has {_WRITTEN}"))
-    return unsaid + exchanges_unsaid(la) + training_unsaid(training)
+    return unsaid
 
 
 def read(text: str, path: str) -> Reading:

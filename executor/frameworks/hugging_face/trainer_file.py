@@ -15,7 +15,7 @@ huggingface/trl@f2cd5771 trl/scripts/utils.py (TrlParser: the file's values are 
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from meshplan.executor.frameworks import refused_scripts
@@ -72,7 +72,32 @@ _NAMES = re.compile(r"^[ \t]*(?:export[ \t]+)?\w+=[\"']?[^\s#]{1,500}\.ya?ml\b",
 _FILE = re.compile(r"[^=]+\.ya?ml")
 _OVERRIDE = re.compile(r"([A-Za-z_][\w.]*)=(.*)", re.S)
 _STARTERS = ("llamafactory-cli", "axolotl", "trl")
-"""Programs that start torchrun or Accelerate on all GPUs by themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """A command of a script that starts a trainer with its file.
+
+    words    of the command
+    at       the place of the program among them
+    held     the variables beside it
+    trainer  whose file it is
+    named    the word that names the file
+    file     where it is, and `content`, what it says
+    """
+
+    words: list[Fact]
+    at: int
+    held: Mapping[str, Fact]
+    trainer: Trainer
+    named: Fact
+    file: Path
+    content: str
+
+    @property
+    def starts_itself(self) -> bool:
+        """Whether the program starts torchrun or Accelerate on all GPUs by itself."""
+        return str(self.words[self.at - 1].value).rpartition("/")[2] in _STARTERS
 
 
 def claims(name: str, text: str) -> bool:
@@ -91,8 +116,10 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
     """The script's launches, each a case; raises `UnreadableConfig` and `IllegalConfig`."""
     script = read_script(text, start.environment if start else None, path)
     pairs = zip(script.commands, script.beside, strict=True)
-    found = [(words, held, named) for words, held in pairs
-             if (named := _named(words, Nearby(Path(path), script.files_of(words))))]  # fmt: skip
+    started = (
+        _command(words, held, Nearby(Path(path), script.files_of(words))) for words, held in pairs
+    )
+    found = [command for command in started if command]
     if not found:
         if trainer_command.claims(path, text):
             return trainer_command.read(text, path, start)
@@ -100,7 +127,7 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
             return refused_scripts.refuse(text, path)
         raise NothingToRead("no command of this script starts a trainer with its file")
     commands, more = first_of(found)
-    first, *others = (_case(*each, script, path, text, start) for each in commands)
+    first, *others = (_case(each, script, path, text, start) for each in commands)
     return replace(first, others=tuple(others), notes=(*more, *first.notes))
 
 
@@ -129,59 +156,58 @@ def facts_of(words: list[Fact], named: Fact, text: str) -> dict[str, Fact]:
     return facts | {name: fact for name, fact in stated.items() if name not in ("config", "")}
 
 
-def _named(words: list[Fact], near: Nearby) -> tuple[Trainer, Fact, Path, str] | None:
-    """The trainer, the word that names its file, the file, its text; None where there is none."""
+def _command(words: list[Fact], held: Mapping[str, Fact], near: Nearby) -> _Command | None:
+    """None where the words name no trainer's file that is there."""
     at = program_at(words)
-    stated = None if at is None else file_word(words[at + 1 :])
-    if at is None or stated is None:
+    named = None if at is None else file_word(words[at + 1 :])
+    if at is None or named is None:
         return None
-    own = near.here(str(stated.value))
-    found = beside(str(stated.value), near.path) if own is None else near.path
-    if found is None:
+    own = near.here(str(named.value))
+    file = beside(str(named.value), near.path) if own is None else near.path
+    if file is None:
         return None
-    text = text_of(found) if own is None else own
-    marked = next((each for each in TRAINERS if claims_of(each, str(stated.value), text)), None)
+    text = text_of(file) if own is None else own
+    marked = next((each for each in TRAINERS if claims_of(each, str(named.value), text)), None)
     trainer = marked and (of_trl(words[at]) or marked)
-    return (trainer, stated, found, text) if trainer else None
+    return _Command(words, at, held, trainer, named, file, text) if trainer else None
 
 
-def _case(
-    words: list[Fact], held: Mapping[str, Fact], named: tuple[Trainer, Fact, Path, str],
-    script: Script, path: str, text: str, start: Start | None,
-) -> Reading:  # fmt: skip
-    trainer, stated, file, content = named
-    at = program_at(words)
-    assert at is not None
-    own = str(words[at - 1].value).rpartition("/")[2] in _STARTERS
+def _case(command: _Command, script: Script, path: str, text: str, start: Start | None) -> Reading:
+    words, at, trainer = command.words, command.at, command.trainer
     began = launcher_arguments(words[:at], script.inherited_by(words))
     given, near = with_options(began, Nearby(Path(path), script.files_of(words)))
-    facts = with_precision(facts_of(words[at + 1 :], stated, content), given)
+    facts = with_precision(facts_of(words[at + 1 :], command.named, command.content), given)
     facts, near = known_files(facts, near)
     said_by = _said_by(trainer)
     values = Arguments(needed(facts, start, said_by), script.waits, said_by)
-    launcher, unread = ("none", ()) if own else launcher_file(given, near, start)
-    reading = read_values(trainer, values, replace(near, path=file), launcher)
-    found = dict(reading.facts)
-    given |= seen_by_deepspeed(words[:at], given, held)
-    begun = launched(Values(given), text, read=near.text)
-    gpus = begun.pop("gpus", None) or (_visible(held) if own else None)
-    put(found, gpus=gpus or processes_launched(given), **begun)
+    by_itself: tuple[str, tuple[Fact, ...]] = ("none", ())
+    launcher, unread = by_itself if command.starts_itself else launcher_file(given, near, start)
+    reading = read_values(trainer, values, replace(near, path=command.file), launcher)
+    given |= seen_by_deepspeed(words[:at], given, command.held)
     foreign = trainer.name == "hf-trainer"
-    assumed = (next_tokens(words[at]),) if foreign else ()
-    notes = (
-        *script.notes,
-        *left_open([words]),
-        which_file(file, stated, near),
-        *reading.notes,
-        *assumed,
-    )
-    unread = (
-        *other_training(words[at], adapters=foreign),
-        *said_elsewhere(words, script.missed),
-        *unread,
-        *reading.unread,
-    )
-    return replace(reading, path=path, facts=found, notes=notes, unread=unread)
+    return replace(
+        reading,
+        path=path,
+        facts={**reading.facts, **_started(command, given, text, near)},
+        notes=(
+            *script.notes, *left_open([words]), which_file(command.file, command.named, near),
+            *reading.notes, *([next_tokens(words[at])] if foreign else []),
+        ),
+        unread=(
+            *other_training(words[at], adapters=foreign), *said_elsewhere(words, script.missed),
+            *unread, *reading.unread,
+        ),
+    )  # fmt: skip
+
+
+def _started(
+    command: _Command, given: Mapping[str, Fact], text: str, near: Nearby
+) -> dict[str, Fact]:
+    """The GPUs of the start, or what leaves them open, by the launcher's arguments `given`."""
+    begun = launched(Values(given), text, read=near.text)
+    own = _visible(command.held) if command.starts_itself else None
+    put(begun, gpus=begun.get("gpus") or own or processes_launched(given))
+    return begun
 
 
 def _said_by(trainer: Trainer) -> dict[str, str]:

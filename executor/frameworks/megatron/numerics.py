@@ -159,6 +159,18 @@ def _plain_yarn(scaling: RotaryScaling) -> dict[str, object]:
 def _router(router: Router | None) -> Said:
     if router is None:
         return {}, [CannotSay("numerics.router", "not stated", _NOT_STATED)]
+    settings, unsaid = _scores(router)
+    grouped, of_groups = _groups(router)
+    settings |= grouped
+    if router.scale not in (None, 1):
+        settings["moe_router_topk_scaling_factor"] = router.scale
+    if router.weighs_inputs:
+        settings["moe_apply_probs_on_input"] = True
+    return settings, unsaid + of_groups
+
+
+def _scores(router: Router) -> Said:
+    """How logits become the scores that experts are chosen and weighed by."""
     settings: dict[str, object] = {"moe_router_score_function": router.score}
     unsaid = []
     if router.score == "sqrtsoftplus":
@@ -170,21 +182,21 @@ def _router(router: Router | None) -> Said:
         settings["moe_router_pre_softmax"] = True
     if router.bias and router.score == "sigmoid":
         settings["moe_router_enable_expert_bias"] = True
-    if router.groups is None or router.top_groups is None:
-        unsaid.append(CannotSay("numerics.router.groups", "not stated", _NOT_STATED))
-    elif router.groups:
-        settings |= {
-            "moe_router_num_groups": router.groups,
-            "moe_router_group_topk": router.top_groups,
-        }
-        if router.groups_by == "best":
-            why = "Megatron ranks groups by the sum of their best experts"
-            unsaid.append(CannotSay("numerics.router.groups_by", "best", why))
-    if router.scale not in (None, 1):
-        settings["moe_router_topk_scaling_factor"] = router.scale
-    if router.weighs_inputs:
-        settings["moe_apply_probs_on_input"] = True
     return settings, unsaid
+
+
+def _groups(router: Router) -> Said:
+    """Groups of experts of which a token takes a few."""
+    if router.groups is None or router.top_groups is None:
+        return {}, [CannotSay("numerics.router.groups", "not stated", _NOT_STATED)]
+    if not router.groups:
+        return {}, []
+    why = "Megatron ranks groups by the sum of their best experts"
+    by_best = router.groups_by == "best"
+    return {
+        "moe_router_num_groups": router.groups,
+        "moe_router_group_topk": router.top_groups,
+    }, [CannotSay("numerics.router.groups_by", "best", why)] if by_best else []
 
 
 _BACK = {

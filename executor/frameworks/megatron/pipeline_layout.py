@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.model.transformer import Model
 from meshplan.executor.frameworks.documents.values import Values, put, shown
-from meshplan.planner.case.limits import MAX_EXPRESSION
+from meshplan.planner.case.input_limits import MAX_EXPRESSION
 from meshplan.planner.case.reading import Fact, IllegalConfig, Placement, UnreadableConfig
 
 

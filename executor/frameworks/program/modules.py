@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from meshplan.planner.case.config_files import text_of
-from meshplan.planner.case.limits import MAX_PROGRAM_BYTES, check_lines, check_size
+from meshplan.planner.case.input_limits import MAX_PROGRAM_BYTES, check_lines, check_size
 from meshplan.planner.case.reading import UnreadableConfig
 
 MAX_NESTED = 100  # nodes of syntax in each other, from the file down

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from meshplan.executor.frameworks.program.values import is_constant, is_flat, is_key, is_whole
-from meshplan.planner.case.limits import MAX_COUNT
+from meshplan.planner.case.input_limits import MAX_COUNT
 
 MOST_ENTRIES = 10_000  # of a list or a text that a program makes
 _MOST = MAX_COUNT**2

@@ -1,6 +1,6 @@
 """Follows a launch script's simple commands: `script` says what for."""
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import nullcontext, suppress
 
 from meshplan.executor.frameworks.shell import commands, sourced
@@ -152,42 +152,51 @@ class Follower(Compound):
             raise UnreadableConfig(f"calls over {MAX_CALLS} deep", line)
 
     def _builtin(self, name: str, words: list[Text], line: int) -> bool:
+        """A command that is no function: one of bash's, a script in a shell, or a program."""
         if name in _ENDS:
-            status = status_of(words[1:], self.expander.status)
-            if name == "exit" and self.place.conditional and self.printing is None:
-                self.place.left += not status
-                self.place.note_end(line, f"with status {status}", status)
-                return True
-            raise (Exits if name == "exit" else Stops)(name, status)
-        if name in ("true", "false"):
-            return name == "true"
-        if name == "eval":
-            return self._nested(words[1:], line)
-        if name == "shift":
-            return self.variables.shift(int(plain(words[1])) if commands.is_count(words[1:]) else 1)
-        if name == "set":
-            set_options(self.variables, words[1:])
-        elif name == "trap":
-            self.traps.set(words[1:], line)
-        elif name == "let":
-            return self.assignments.let(words[1:], line)
-        elif name == "unset":
-            for word in words[1:]:
-                self.variables.forget(plain(word))
-        elif self.assignments.builtin(name, words[1:], line):
+            return self._end(name, words[1:], line)
+        if name in _FOLLOWED:
+            return _FOLLOWED[name](self, words[1:], line)
+        if self.assignments.builtin(name, words[1:], line):
             return True
-        elif name in ("source", "."):
-            return self._source(words[1:], line)
-        elif (inner := commands.inline(words)) is not None:
+        if (inner := commands.inline(words)) is not None:
             before, self.started_by = self.started_by, started_shell(words) or self.started_by
             try:
                 return self._in_shell(*inner, line, here=name not in commands.OTHER_MACHINES)
             finally:
                 self.started_by = before
-        elif name not in _PRINTS:
+        if name not in _PRINTS:
             inherited = self.variables.shown(self.exported | self.own)
             self.script.record(self.started_by + words, self.variables.values, inherited, line)
         return True
+
+    def _end(self, name: str, words: list[Text], line: int) -> bool:
+        """Leave what `name` ends; an `exit` that a condition may pass over is noted alone."""
+        status = status_of(words, self.expander.status)
+        if name == "exit" and self.place.conditional and self.printing is None:
+            self.place.left += not status
+            self.place.note_end(line, f"with status {status}", status)
+            return True
+        raise (Exits if name == "exit" else Stops)(name, status)
+
+    def _shift(self, words: list[Text], _: int) -> bool:
+        return self.variables.shift(int(plain(words[0])) if commands.is_count(words) else 1)
+
+    def _set(self, words: list[Text], _: int) -> bool:
+        set_options(self.variables, words)
+        return True
+
+    def _unset(self, words: list[Text], _: int) -> bool:
+        for word in words:
+            self.variables.forget(plain(word))
+        return True
+
+    def _trap(self, words: list[Text], line: int) -> bool:
+        self.traps.set(words, line)
+        return True
+
+    def _let(self, words: list[Text], line: int) -> bool:
+        return self.assignments.let(words, line)
 
     def _source(self, words: list[Text], line: int) -> bool:
         """Follow a file that lies beside the script, as if it stood there."""
@@ -230,3 +239,18 @@ class Follower(Compound):
             return self.run(inner)
         finally:
             self.calls -= 1
+
+
+_FOLLOWED: Mapping[str, Callable[[Follower, list[Text], int], bool]] = {
+    "true": lambda *_: True,
+    "false": lambda *_: False,
+    "eval": Follower._nested,
+    "source": Follower._source,
+    ".": Follower._source,
+    "shift": Follower._shift,
+    "set": Follower._set,
+    "unset": Follower._unset,
+    "trap": Follower._trap,
+    "let": Follower._let,
+}
+"""Bash's own commands by name: what each does with its words at a line, and whether it succeeds."""

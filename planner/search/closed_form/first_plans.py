@@ -17,10 +17,10 @@ import numpy as np
 from meshplan.costmodels.layouts import Ints
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.stage_problem import StagePlan, stage_problem
+from meshplan.planner.processes.second_core import done_of_many
 from meshplan.planner.search.found import Kind, kind_of
 from meshplan.planner.search.progress import Progress, Telling
 from meshplan.planner.search.rows.row_prices import AHEAD, RowPrices
-from meshplan.planner.second_core import done_of_many
 from meshplan.planner.space.legal_layouts import Space, Variant
 from meshplan.planner.stages.first_plan import first_plan
 

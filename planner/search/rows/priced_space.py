@@ -29,7 +29,7 @@ from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.bounds.inner import row_fits
 from meshplan.planner.bounds.simulated import SAFETY
 from meshplan.planner.problem.coefficients import ABSENT, NS_PER_S, Coefficients, Held
-from meshplan.planner.second_core import blocks, done_of_each, done_of_many, done_until
+from meshplan.planner.processes.second_core import blocks, done_of_each, done_of_many, done_until
 from meshplan.planner.space.exchange_choice import open_exchanges
 from meshplan.planner.space.legal_layouts import Space, enumerate_space
 from meshplan.planner.space.pinned_modules import replaying_pinned

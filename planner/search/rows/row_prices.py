@@ -14,13 +14,13 @@ import numpy as np
 from meshplan.costmodels.layouts import Floats, Ints, each_once
 from meshplan.planner.bounds.inner import row_bounds, row_fits
 from meshplan.planner.problem.coefficients import NS_PER_S, Coefficients
+from meshplan.planner.processes.second_core import blocks, done_of_each
 from meshplan.planner.search.rows.priced_space import (
     Pricer,
     Question,
     may_hold,
     price_space,
 )
-from meshplan.planner.second_core import blocks, done_of_each
 from meshplan.planner.space.legal_layouts import Space
 
 ALL = 16_384  # rows whose prices are all kept

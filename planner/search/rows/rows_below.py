@@ -11,13 +11,13 @@ from meshplan.costmodels.prices.passes import PassSeconds, pass_seconds
 from meshplan.costmodels.seconds.chunk_traffic import beside_chunks
 from meshplan.costmodels.setting import Setting
 from meshplan.planner.bounds.late import mean_update_s, reduce_lines
-from meshplan.planner.free_pages import give_back_freed
 from meshplan.planner.problem.coefficients import Coefficients, Priced
+from meshplan.planner.processes.free_pages import give_back_freed
+from meshplan.planner.processes.second_core import blocks, done_of_each
 from meshplan.planner.search.rows.dominated import dominated
 from meshplan.planner.search.rows.least_of_kinds import LeastOfKinds
 from meshplan.planner.search.rows.priced_space import as_simulated
 from meshplan.planner.search.rows.row_prices import GLANCE
-from meshplan.planner.second_core import blocks, done_of_each
 from meshplan.planner.space.legal_layouts import Space
 from meshplan.planner.space.legal_schedules import most_chunks
 

@@ -19,9 +19,9 @@ from meshplan.planner.cuts.recompute_chains import MeanOfChains, MixAnswer, Reco
 from meshplan.planner.cuts.simulated_cuts import Cut
 from meshplan.planner.problem.first_layers import mixes_that_fit
 from meshplan.planner.problem.stage_problem import StageProblem
+from meshplan.planner.processes.second_core import done_of_each, is_idle
 from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.simulation.open_layouts import Open
-from meshplan.planner.second_core import done_of_each, is_idle
 
 RAISED = 1.0005  # a known mean that raises a cut's bound so far lets other cuts come first
 ROUNDED = 1 - 1e-9  # quotients of sums in another order

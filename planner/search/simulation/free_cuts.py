@@ -39,6 +39,7 @@ from meshplan.planner.cuts.known_chains import Shape
 from meshplan.planner.cuts.ordered_bound import ordered_bound_s
 from meshplan.planner.cuts.whole_cuts import WholeLayers
 from meshplan.planner.problem.stage_problem import StagePlan
+from meshplan.planner.processes.second_core import done_beside
 from meshplan.planner.search.found import SETTLED
 from meshplan.planner.search.rows.dominated import dominated
 from meshplan.planner.search.simulation.alike_layouts import Alike, Asked, know
@@ -52,7 +53,6 @@ from meshplan.planner.search.simulation.pace import WorkPace
 from meshplan.planner.search.simulation.ranks_that_fit import RanksThatFit
 from meshplan.planner.search.simulation.shaken_cuts import NearCut, near_the_fastest
 from meshplan.planner.search.simulation.simulated import Simulated
-from meshplan.planner.second_core import done_beside
 from meshplan.planner.space.legal_layouts import Variant
 
 BUDGET = 2_000_000  # units of work, as those of `planner.cuts.budget`: some 0.2 seconds

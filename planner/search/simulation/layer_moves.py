@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 from meshplan.planner.cuts import moved_layers
+from meshplan.planner.processes.second_core import done_of_each
 from meshplan.planner.search.found import SETTLED, Kind, Timed
 from meshplan.planner.search.rows.rows_below import NEARLY
 from meshplan.planner.search.simulation.near_cuts import (
@@ -18,7 +19,6 @@ from meshplan.planner.search.simulation.near_cuts import (
 )
 from meshplan.planner.search.simulation.open_layouts import OpenLayouts
 from meshplan.planner.search.simulation.simulated_plans import SimulatedPlans
-from meshplan.planner.second_core import done_of_each
 
 TIE = 1.03  # times the best step: measured runs seldom tell such kinds apart
 TIED = 2_000_000  # units of moves (`moved_layers.BUDGET`) that go on from such a kind

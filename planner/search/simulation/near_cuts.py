@@ -23,8 +23,8 @@ from meshplan.planner.cuts import moved_layers
 from meshplan.planner.cuts.known_chains import KnownChains
 from meshplan.planner.cuts.simulated_cuts import Likely, likely_cut
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate
+from meshplan.planner.processes.second_core import done_ahead, done_of_many
 from meshplan.planner.search.found import Timed
-from meshplan.planner.second_core import done_ahead, done_of_many
 from meshplan.planner.space.legal_layouts import Space, Variant
 
 ALIKE = (

@@ -29,9 +29,9 @@ from meshplan.planner.cuts.known_chains import KnownChains, Shape
 from meshplan.planner.cuts.simulated_cuts import Cut
 from meshplan.planner.problem.coefficients import Priced
 from meshplan.planner.problem.same_pipeline import SamePipeline, priced_as, run_as
+from meshplan.planner.processes.second_core import done_of_each, done_of_many
 from meshplan.planner.search.rows.dominated import dominated
 from meshplan.planner.search.rows.rows_below import bounds_of_each
-from meshplan.planner.second_core import done_of_each, done_of_many
 from meshplan.planner.space.legal_layouts import Space, Variant
 
 MOST_ROWS = 4096  # opened at a time

@@ -16,11 +16,11 @@ from meshplan.planner.case.host_memory import host_takes
 from meshplan.planner.cuts.budget import Tally
 from meshplan.planner.problem.coefficients import Priced
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, stage_problem
+from meshplan.planner.processes.second_core import done_of_many
 from meshplan.planner.search.closed_form.first_plans import Found
 from meshplan.planner.search.found import Kind, Timed, kind_of
 from meshplan.planner.search.rows.least_of_kinds import LeastOfKinds
 from meshplan.planner.search.rows.rows_below import NEARLY, Source, rows_below
-from meshplan.planner.second_core import done_of_many
 from meshplan.planner.space.legal_layouts import Space, Variant
 
 

@@ -12,10 +12,10 @@ from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.costmodels.seconds.collectives import bus_bandwidth, collective_s, send_s
 from meshplan.costmodels.seconds.pods import leaving, uplink_cards
 from meshplan.costmodels.seconds.process_groups import Group, axis_group, place
+from meshplan.hardware_profiles.files.profile_file import UnknownProfile
 from meshplan.hardware_profiles.fingerprint import cluster_hash
 from meshplan.hardware_profiles.load import load_cluster, save_cluster
 from meshplan.hardware_profiles.network_schema import Pod
-from meshplan.hardware_profiles.profile_file import UnknownProfile
 from meshplan.hardware_profiles.schema import Cluster
 
 LLAMA = Pod(gpus=3072, oversubscription=7.0)

@@ -253,7 +253,7 @@ SCRIPTED = """
     rank = os.environ["RANK"]
     (pathlib.Path(os.environ["PIDS"]) / rank).write_text(str(os.getpid()))
     from meshplan.executor.engine.watch.heartbeat import Heartbeat
-    from meshplan.planner.parent_death import die_with_parent
+    from meshplan.planner.processes.parent_death import die_with_parent
     die_with_parent()
     beat = Heartbeat(out / f"rank{rank}.phase")
     step = json.loads(os.environ["STEP"])

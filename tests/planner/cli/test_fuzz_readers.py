@@ -25,9 +25,9 @@ from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.files.profile_file import UnknownProfile
 from meshplan.hardware_profiles.load import load_cluster, save_cluster
 from meshplan.hardware_profiles.load_models import MODELS, UnknownModel, load_model_config
-from meshplan.hardware_profiles.profile_file import UnknownProfile
 from meshplan.planner.case.learned_file import UnreadableLearned, read_learned
 from meshplan.planner.case.settings import (
     FILE,

@@ -23,9 +23,9 @@ from meshplan.costmodels.training import Training
 from meshplan.executor.frameworks import FRAMEWORKS, VARIANTS, exporter_named
 from meshplan.executor.launch.slurm import SlurmFailed, batch_script
 from meshplan.executor.launch.torchrun import TorchrunJob
+from meshplan.hardware_profiles.files.whole_file import write_whole
 from meshplan.hardware_profiles.names import MAX_NAME, RULE, checked_name
-from meshplan.hardware_profiles.whole_file import write_whole
-from meshplan.planner.case.limits import MOST
+from meshplan.planner.case.input_limits import MOST
 from meshplan.planner.case.plan_file import Plan, UnreadablePlan, read_plan
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.check.check import DEFECT, check_paths, exit_code

@@ -130,7 +130,7 @@ def test_ctrl_c_after_the_search_keeps_the_plan(
         return real(*arguments, **options)
 
     monkeypatch.setattr(f"{module}.{name}", once)
-    monkeypatch.setattr("meshplan.planner.second_core.is_idle", lambda: False)
+    monkeypatch.setattr("meshplan.planner.processes.second_core.is_idle", lambda: False)
     result = run(*SMALL, "--json")
     assert result.exit_code == 0
     assert f"interrupted: the plan is printed without {left_out}" in result.stderr
@@ -165,7 +165,7 @@ def test_ctrl_c_while_the_fewest_gpus_are_found(monkeypatch: pytest.MonkeyPatch)
         raise KeyboardInterrupt
 
     monkeypatch.setattr("meshplan.planner.cli.planned.fewest_gpus", interrupted)
-    monkeypatch.setattr("meshplan.planner.second_core.is_idle", lambda: False)
+    monkeypatch.setattr("meshplan.planner.processes.second_core.is_idle", lambda: False)
     result = run(*SMALL)
     assert result.exit_code == 0
     assert "printed without the fewest GPUs" in result.stderr

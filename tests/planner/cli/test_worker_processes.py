@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from meshplan.planner.worker_processes import CTRL_C, ctrl_c_waits, in_processes
+from meshplan.planner.processes.worker_processes import CTRL_C, ctrl_c_waits, in_processes
 
 
 def hears_ctrl_c(_: int) -> bool:
@@ -61,7 +61,7 @@ def test_ctrl_c_that_another_thread_hears_comes_after_the_processes_have_started
 
 KILLED = """
 import os, signal, time
-from meshplan.planner.worker_processes import in_processes
+from meshplan.planner.processes.worker_processes import in_processes
 
 if __name__ == "__main__":
     with in_processes(1, time.sleep, [0, 60]) as futures:

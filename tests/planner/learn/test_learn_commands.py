@@ -17,10 +17,10 @@ from meshplan.costmodels.layout import even_stages
 from meshplan.hardware_profiles.errors.asked import asked_of
 from meshplan.hardware_profiles.errors.intervals import Interval
 from meshplan.hardware_profiles.learned import Learned, LearnedRun
-from meshplan.planner.case.facts import facts_of
 from meshplan.planner.case.learned_file import LEARNT_RANGE, learned_interval, read_learned
 from meshplan.planner.case.plan_file import Plan, write_plan
 from meshplan.planner.case.predict import predicted
+from meshplan.planner.case.run_facts import facts_of
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.check.check import case_of
 from meshplan.planner.cli.check import tools

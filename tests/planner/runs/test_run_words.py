@@ -17,6 +17,10 @@ from meshplan.planner.runs.words import WORDS
     [
         ({"fused_kernels": "norm no_ropes"}, "'no_ropes', .* near: no_rope"),
         ({"dispatcher": "pigeons"}, "'pigeons', .* known: alltoall"),
+        ({"cp_kind": "rign"}, "'rign', .* near: ring"),
+        ({"cuda_graph": "attention ful_iteration"}, "'ful_iteration', .* near: full_iteration"),
+        ({"gate": "dealed"}, "takes dealt, capacity or natural 1.5"),
+        ({"memory_of": "lst"}, "takes 0, last or nothing"),
         ({"attention_kernel": "flash5"}, "'flash5', .* near: flash"),
     ],
 )

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Literal
 
-from meshplan.planner.case.limits import check_size
+from meshplan.planner.case.input_limits import check_size
 from meshplan.planner.case.reading import UnreadableConfig
 
 OPERATORS = (

@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, Generic, TypeVar
 
-from meshplan.planner.free_pages import give_back_freed
-from meshplan.planner.parent_death import die_with_parent
+from meshplan.planner.processes.free_pages import give_back_freed
+from meshplan.planner.processes.parent_death import die_with_parent
 
 Piece = TypeVar("Piece")
 Done = TypeVar("Done")

@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from meshplan.planner import free_pages
+from meshplan.planner.processes import free_pages
 
 FREED = """
 import json, sys
 import numpy as np
-from meshplan.planner import free_pages
+from meshplan.planner.processes import free_pages
 
 free_pages.LARGE_BYTES = int(sys.argv[1])
 parts = [np.ones(8192) for _ in range(2048)]  # 64 KiB each, from the heap
@@ -40,7 +40,7 @@ def test_what_is_free_is_given_back_by_a_large_process(large: int, gives_back: b
 
 CYCLE = """
 import gc, json, sys, weakref
-from meshplan.planner import free_pages
+from meshplan.planner.processes import free_pages
 
 class Node:
     pass
@@ -72,7 +72,7 @@ def test_what_only_itself_refers_to_is_freed_where_that_is_asked(large: int) -> 
 AGAIN = """
 import resource, sys
 import numpy as np
-from meshplan.planner import free_pages
+from meshplan.planner.processes import free_pages
 
 def block():
     return len([np.ones(2**17) for _ in range(8)])  # 1 MiB each

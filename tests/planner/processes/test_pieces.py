@@ -7,11 +7,11 @@ from itertools import islice
 
 import pytest
 
-from meshplan.planner import second_core
 from meshplan.planner.cuts.recompute_chains import MixAnswer
+from meshplan.planner.processes import second_core
+from meshplan.planner.processes.second_core import AHEAD, blocks
 from meshplan.planner.search.simulation import cut_mixes
 from meshplan.planner.search.simulation.open_layouts import Open
-from meshplan.planner.second_core import AHEAD, blocks
 from meshplan.planner.space.legal_layouts import Variant
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from meshplan.planner.late_binding import bound_when_called
+from meshplan.planner.processes.late_binding import bound_when_called
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no such choice")

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from meshplan.planner import until
-from meshplan.planner.second_core import done_until
-from meshplan.planner.until import Finished, done_by
+from meshplan.planner.processes import until
+from meshplan.planner.processes.second_core import done_until
+from meshplan.planner.processes.until import Finished, done_by
 
 FAR_S, SOON_S = 60.0, 0.05
 
@@ -86,7 +86,7 @@ def test_pieces_are_done_until_the_deadline(pieces: int) -> None:
 
 def test_pieces_far_from_each_other_are_begun_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of eight with time for three: the first, the middle one and that of the first half."""
-    monkeypatch.setattr("meshplan.planner.second_core._has_second_core", lambda: False)
+    monkeypatch.setattr("meshplan.planner.processes.second_core._has_second_core", lambda: False)
     now = iter(range(100))
     monkeypatch.setattr(time, "perf_counter", lambda: next(now))
     done = done_until(lambda each: each, list(range(8)), 2)

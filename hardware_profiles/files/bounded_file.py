@@ -4,7 +4,9 @@ A pipe would wait for ever, `/dev/zero` never ends, and a file may be larger tha
 """
 
 import os
+import re
 import stat
+from functools import cache
 from pathlib import Path
 
 
@@ -27,3 +29,9 @@ def read_bounded(path: Path, most_bytes: int, kind: str) -> bytes:
     if len(data) > most_bytes:
         raise ValueError(f"larger than {most_bytes >> 20} MiB, which {kind} is not")
     return data
+
+
+@cache
+def dotted_key(dots: int) -> re.Pattern[str]:
+    """A key of TOML with as many dots or more: reading it costs the square of them."""
+    return re.compile(rf"(?<![\w\"'.-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){{{dots}}}")

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from meshplan.planner import second_core
 from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.question import Arguments, ask
+from meshplan.planner.processes import second_core
 
 PROGRAM = """
 import json, os, sys, time
-from meshplan.planner.second_core import done_of_each
+from meshplan.planner.processes.second_core import done_of_each
 
 def work(piece):
     if isinstance(piece, list):
@@ -71,7 +71,7 @@ def say_what_is_left():  # what was registered last is called first
     except ChildProcessError:
         print("none")
 
-from meshplan.planner.second_core import done_of_each
+from meshplan.planner.processes.second_core import done_of_each
 
 end, (told, tell) = os._exit, os.pipe()
 os._exit = lambda code: (os.read(told, 1), end(code))
@@ -95,7 +95,7 @@ def test_a_process_that_has_answered_is_waited_for_at_the_end() -> None:
 
 MEANWHILE = """
 import json, os, sys, time
-from meshplan.planner.second_core import done_meanwhile, done_of_each, is_idle
+from meshplan.planner.processes.second_core import done_meanwhile, done_of_each, is_idle
 
 def other():
     if os.getpid() != own:
@@ -146,7 +146,7 @@ def test_one_thing_is_found_while_another_runs(cores: int, fails: bool) -> None:
 
 LATE = """
 import json, os, sys, time
-from meshplan.planner.second_core import done_meanwhile
+from meshplan.planner.processes.second_core import done_meanwhile
 
 def other():
     begun.append(os.getpid())
@@ -183,7 +183,7 @@ def test_after_a_deadline_little_is_waited_for_and_nothing_begun(
 
 BEGUN = """
 import json, os, sys, time
-from meshplan.planner.second_core import Begun, Later, is_idle
+from meshplan.planner.processes.second_core import Begun, Later, is_idle
 
 def needed():
     if has > 1:
@@ -253,7 +253,7 @@ def test_pieces_that_another_process_has_begun(cores: int, fails: bool) -> None:
 
 LENT = """
 import json, os, sys, time
-from meshplan.planner.second_core import Begun, Later, done_of_each, is_idle
+from meshplan.planner.processes.second_core import Begun, Later, done_of_each, is_idle
 
 def shared():
     os.write(tell, b".")
@@ -356,8 +356,8 @@ def test_a_second_process_takes_part_where_what_is_left_is_worth_it(
 
 KILLED = """
 import os, signal, time
-from meshplan.planner import second_core
-from meshplan.planner.second_core import Begun, done_of_each
+from meshplan.planner.processes import second_core
+from meshplan.planner.processes.second_core import Begun, done_of_each
 
 def work(piece):
     if os.getpid() == own:

@@ -17,7 +17,7 @@
 
 How long documents are is said by the data alone: `--packed-mean-length`. Gradients of a step's
 micro-batches add up whole since July 2026 (2423f801); releases before reduced each micro-batch's.
-Its other engines, and programs around it that start it, are refused by name (`verl_sft_keys`).
+Its other engines, and programs around it that start it, are refused by name (`sft_fields`).
 
 Source: verl-project/verl@1dda039b verl/trainer/sft_trainer.py, verl/trainer/config
 (sft_trainer_engine.yaml, engine/fsdp.yaml, model/hf_model.yaml), verl/workers/engine/utils.py
@@ -43,7 +43,7 @@ from meshplan.executor.frameworks.shell.launching.launches import (
 )
 from meshplan.executor.frameworks.shell.record import Script
 from meshplan.executor.frameworks.shell.script import SCRIPTS, read_script
-from meshplan.executor.frameworks.verl_sft_keys import MODULE, fields_of
+from meshplan.executor.frameworks.verl.sft_fields import MODULE, fields_of
 from meshplan.planner.case.reading import (
     Fact,
     NothingToRead,

@@ -15,19 +15,16 @@ import csv
 import io
 import json
 import math
-import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from meshplan.hardware_profiles.bounded_file import read_bounded
-from meshplan.hardware_profiles.whole_file import write_whole
+from meshplan.hardware_profiles.files.bounded_file import dotted_key, read_bounded
+from meshplan.hardware_profiles.files.whole_file import write_whole
 
 MAX_PROFILE_BYTES = 2**20  # the largest built-in file has 60 KiB
 MOST_DOTS = 20
-DOTTED = re.compile(rf"(?<![\w\"'.-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){{{MOST_DOTS}}}")
-"""A key of very many parts: reading it costs the square of them."""
 TABLES = frozenset({"matmul_points", "attention_points", "collective_points", "collective_fits"})
 PROSE = frozenset({"sources", "conditions"})  # text about fields, under the fields' own names
 TUPLES = frozenset({"latency_s", "bandwidth_bytes_per_s"})
@@ -40,7 +37,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     UTF-8.
     """
     text = read_bounded(path, MAX_PROFILE_BYTES, "a profile").decode("utf-8")
-    if _may_be_dotted(text) and DOTTED.search(text):
+    if _may_be_dotted(text) and dotted_key(MOST_DOTS).search(text):
         raise ValueError("a key of 20 parts or more; no profile has one")
     try:
         return _expand(tomllib.loads(text))
@@ -49,7 +46,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def _may_be_dotted(text: str) -> bool:
-    """Whether a line has as many dots as a key that `DOTTED` finds, which looks far longer."""
+    """Whether a line has as many dots as such a key, whose search takes far longer."""
     return any(line.count(".") >= MOST_DOTS for line in text.splitlines())
 
 

@@ -1,5 +1,5 @@
 """The options of verl's SFT trainers that go into a plan, by its names, where no reader takes them:
-those of the trainer before, and of the engines but FSDP's (`verl_sft` reads that one).
+those of the trainer before, and of the engines but FSDP's (`verl.read` takes that one).
 
 The script is followed, so variables and arrays have their values; of a key that is stated twice the
 last one counts. What the script leaves out is the trainer's default. Micro-batches are packed up to

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from meshplan.hardware_profiles.files.toml_io import read_toml
 from meshplan.hardware_profiles.names import near_names
-from meshplan.hardware_profiles.toml_io import read_toml
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 Model = TypeVar("Model", bound=BaseModel)
 OTHER_FORMATS = (".yaml", ".yml", ".json")
 """What a profile is written in by mistake, and is not."""

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from meshplan.planner.parent_death import die_with_parent
+from meshplan.planner.processes.parent_death import die_with_parent
 
 Piece = TypeVar("Piece")
 Found = TypeVar("Found")

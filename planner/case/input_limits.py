@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from meshplan.costmodels.layout import MAX_COUNT as MAX_COUNT  # a degree's limit is a count's
 from meshplan.costmodels.training import MOST_IMBALANCE, MOST_RANK, MOST_SEQ_LEN, MOST_SEQUENCES
+from meshplan.hardware_profiles.files.bounded_file import dotted_key
 from meshplan.planner.case.missing import FLAGS
 from meshplan.planner.case.reading import UnreadableConfig
 
@@ -41,7 +42,6 @@ MOST: Mapping[str, float] = {
 }
 """The most that a question, an option or a plan may say, by name; the least is each one's own."""
 
-_DOTTED = re.compile(rf"(?<![\w\"'.-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){{{MAX_DEPTH}}}")
 _BRACES = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\]]', re.S)
 
 
@@ -99,6 +99,6 @@ def check_toml(text: str) -> None:
     Raises `UnreadableConfig`.
     """
     check_size(text, "TOML")
-    if match := _DOTTED.search(text):
+    if match := dotted_key(MAX_DEPTH).search(text):
         line = text.count("\n", 0, match.start()) + 1
         raise UnreadableConfig(f"a key of {MAX_DEPTH} parts or more; no config has one", line)

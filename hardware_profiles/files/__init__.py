@@ -1,0 +1,1 @@
+"""Files: read within bounds, written whole, profiles of TOML and their names."""

@@ -1,0 +1,1 @@
+"""How a command uses the machine: its processes and how they end, memory, shared libraries."""
