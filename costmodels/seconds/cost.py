@@ -36,8 +36,7 @@ class Pass(Adds):
     offload_s    copies to and from its memory that nothing hides
     more_room_s  by how much the traffic of weights has its links longer than the device computes,
                  less than 0 where others have them meanwhile (`shared_links`): no part of the sum
-    wrapped_s    of `host_s`, by how much a checkpoint around it makes a forward longer: no part of
-                 the sum
+    wrapped_s    of `host_s`, by how much a checkpoint makes a forward longer: no part of the sum
     """
 
     matmul_s: Number = 0.0
@@ -64,7 +63,7 @@ class Pass(Adds):
 
     @property
     def once_room_s(self) -> Number:
-        """Seconds under which the traffic that comes once per step may hide: no more of them where a
+        """Seconds under which traffic that comes once per step may hide: no more of them where a
         checkpoint makes the pass longer, as the search takes forwards to hide as much of it
         whatever recomputes.
         """

@@ -325,7 +325,7 @@ def test_a_stage_of_the_head_alone_unpacks_no_layer() -> None:
     """
     model = read_model("llama-3.1-405b")[1]
     q = Question(
-        model=replace(model, kinds=model.kinds[:2], pattern=model.pattern[:3]), gpus=4, engine=load_engine("generic"),
+        model=replace(model, pattern=model.pattern[:3]), gpus=4, engine=load_engine("generic"),
         training=Training(
             seq_len=4096, global_batch_size=6, lora=Lora(rank=64, base_precision="nf4")
         ),
