@@ -179,6 +179,6 @@ class _Passes:
             plain_f.total_s + forward.total_s,
             replayed + backward.total_s,
             rows(cost.weight_grad.total_s) + np.zeros(len(self.layouts)),
-            plain_f.room_s + forward.room_s,
+            rows(cost.forward.once_room_s) + forward.room_s,
             plain_b.room_s + backward.room_s,
         ], axis=1)  # fmt: skip

@@ -248,8 +248,8 @@ class _Pricing:
 
     def _part(self, cost: Cost, sent: Sent, *, saved_s: Number = 0.0) -> _Part:
         rows = self.work.rows
-        forward_room_s, backward_room_s = rows(cost.forward.room_s), rows(cost.backward_room_s)
-        plain_f = Lasting(rows(cost.forward.total_s), forward_room_s)
+        once_room_s, backward_room_s = rows(cost.forward.once_room_s), rows(cost.backward_room_s)
+        plain_f = Lasting(rows(cost.forward.total_s), rows(cost.forward.room_s))
         plain_b = Lasting(rows(cost.backward_s), backward_room_s)
         copies = copies_of_gradients(self.layouts.num_micro_batches * 1.0)
         forward, backward = beside(
@@ -258,7 +258,7 @@ class _Pricing:
         )  # fmt: skip
         seconds = rows(cost.total_s) + (forward.total_s + backward.total_s)
         return _Part(
-            seconds, forward_room_s + forward.more_room_s, backward_room_s + backward.more_room_s
+            seconds, once_room_s + forward.more_room_s, backward_room_s + backward.more_room_s
         )
 
     def _sent_replaying(self, kind: int) -> Sent | None:

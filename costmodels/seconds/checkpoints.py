@@ -7,7 +7,8 @@ forward and again in the replay; one by operator has a dispatch mode in Python s
 both (torch/utils/checkpoint.py, _checkpoint_hook, _recomputation_hook, _CachingTorchDispatchMode).
 A compiler traces all of that away.
 
-Leaves out reentrant checkpoints (5 us a kernel), what differs between lists of operators.
+Leaves out reentrant checkpoints (5 us a kernel), what differs between lists of operators, and what
+the longer forward hides of traffic that comes once per step (`Pass.once_room_s`).
 """
 
 from collections.abc import Iterable

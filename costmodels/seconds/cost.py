@@ -36,6 +36,7 @@ class Pass(Adds):
     offload_s    copies to and from its memory that nothing hides
     more_room_s  by how much the traffic of weights has its links longer than the device computes,
                  less than 0 where others have them meanwhile (`shared_links`): no part of the sum
+    wrapped_s    of `host_s`, by how much a checkpoint makes a forward longer: no part of the sum
     """
 
     matmul_s: Number = 0.0
@@ -48,6 +49,7 @@ class Pass(Adds):
     host_s: Number = 0.0
     offload_s: Number = 0.0
     more_room_s: Number = 0.0
+    wrapped_s: Number = 0.0
 
     @property
     def compute_s(self) -> Number:
@@ -58,6 +60,14 @@ class Pass(Adds):
     def room_s(self) -> Number:
         """Seconds under which the traffic of weights may hide."""
         return self.compute_s + self.more_room_s
+
+    @property
+    def once_room_s(self) -> Number:
+        """Seconds under which traffic that comes once per step may hide: no more of them where a
+        checkpoint makes the pass longer, as the search takes forwards to hide as much of it
+        whatever recomputes.
+        """
+        return self.room_s - self.wrapped_s
 
     @property
     def exposed_s(self) -> Number:

@@ -156,7 +156,7 @@ class Pricer(Issuing):
         ahead, replay = (
             self._pass(run, "forward", self._collectives(run), hook_s) for run, hook_s in passes
         )
-        return ahead, replay
+        return replace(ahead, wrapped_s=ahead.room_s - forward.room_s), replay
 
     def run_again(
         self, operations: Sequence[Operation], modules: Iterable[RecomputeModule] | None

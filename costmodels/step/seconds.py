@@ -141,7 +141,7 @@ def update_s(model: StageModel, rank: int) -> float:
     parameters = model.rank_parameters[rank]
     update = model.optimizer_s(parameters)
     gather = model.traffic.refresh_s(parameters)
-    forward = float(model.rank_costs[rank].forward.room_s)
+    forward = float(model.rank_costs[rank].forward.once_room_s)
     overlap = model.setting.engine.overlap.weight_gather
     shown = exposed_beside_s(gather, forward, overlap, slowed_of(model), model.beside)
     return float(update + shown)

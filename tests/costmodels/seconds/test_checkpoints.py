@@ -65,6 +65,16 @@ def test_a_checkpoint_makes_forward_and_replay_longer(
     assert compiled.forward == plain.forward
 
 
+def test_what_comes_once_per_step_hides_no_more_under_a_checkpoint() -> None:
+    """A forward that hooks make longer hides more of a layer's own gathers alone."""
+    pricer, operations = _busy_host()
+    plain = pricer.cost(operations).forward
+    hooked = pricer.replaying(pricer.cost(operations), operations, None, 0.0).forward
+    assert hooked.room_s == pytest.approx(plain.room_s + hooked.host_s - plain.host_s)
+    assert hooked.room_s > plain.room_s
+    assert hooked.once_room_s == pytest.approx(plain.once_room_s) == pytest.approx(plain.room_s)
+
+
 def test_the_hosts_checkpoints_stand_in_the_measured_order() -> None:
     """On this host too a list of operators costs most, and a checkpoint around a layer more than
     a second forward.
