@@ -42,9 +42,7 @@ _BROUGHT_ALONG = {
 """Flags that the one before them makes idle."""
 
 
-def model_config_of(
-    values: Values, left: Collection[str] = frozenset()
-) -> dict[str, Any] | None:
+def model_config_of(values: Values, left: Collection[str] = frozenset()) -> dict[str, Any] | None:
     """The model's shape as a Hugging Face configuration, None when the file does not state it, or
     leaves one of its sizes (`left`) to who starts it: a default would be another model.
 

@@ -33,7 +33,7 @@ from dataclasses import replace
 
 from meshplan.costmodels.training import Precision
 from meshplan.executor.frameworks.adapters import of_bridge
-from meshplan.executor.frameworks.documents.composed import Composed, composed
+from meshplan.executor.frameworks.documents.composed import composed
 from meshplan.executor.frameworks.documents.references import resolved
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.keys.lists import NEMO, judged
@@ -129,12 +129,12 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
         runs = runs_of_functions(text, path, start.environment if start else None)
     if not runs:
         given = start.environment if start else None
-        whole = Composed(words_of(text)) if words else composed(text, path)
+        whole = words_of(text) if words else composed(text, path)
         found = whole.found if words else resolved(whole.found, whole.text, given)
         left = whole.left
         if path.endswith(SCRIPTS):
             _check_followed(found, text)
-            left = (*left, *of_arrays(text, path, start))
+            left = tuple(of_arrays(text, path, start))
         run = Run(found) if words or is_nemo(found) else run_of_file(found)
         runs = [replace(run, unread=(*run.unread, *left), notes=whole.notes())]
     first, *others = (_reading(run, path) for run in runs)
