@@ -107,7 +107,6 @@ def test_a_format_that_ms_swift_does_not_take_is_named(word: str) -> None:
         read_config(FULL.replace("bfloat16", word), "run.sh")
 
 
-
 def test_weights_of_16_bits_without_a_sharder() -> None:
     """`torch_dtype bfloat16` loads the weights so, and AdamW keeps states of that format; FSDP2
     keeps fp32 ones, and recomputes by itself.
