@@ -25,6 +25,8 @@ from meshplan.planner.logs.training_log import LoggedStep, TrainingLog
 Vector = NDArray[np.float64]
 WARM_UP, PAUSE, SELDOM, FEWEST_FOR_DRIFT, FEWEST_FOR_SPREAD = 3, 1.5, 0.2, 9, 4
 DRIFTED = 0.2
+SHORTEST_S, LONGEST_S = 1e-6, 1e6
+"""A step issues kernels, of which each takes over a microsecond; the other is eleven days."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +96,7 @@ def steady(log: TrainingLog, name: str) -> Steady:
     _check_starts(kept, name)
     times = np.array([step.step_time_s for step in kept])
     middle = float(np.median(times))
+    _check_is_a_time(middle, name)
     slow = [step for step in kept if step.step_time_s > PAUSE * middle]
     many = len(kept) >= FEWEST_FOR_DRIFT and len(slow) > SELDOM * len(kept)
     if differing := many and _period(slow) is None:
@@ -129,6 +132,15 @@ def _check_starts(kept: Sequence[LoggedStep], name: str) -> None:
         raise UnreadableLog(
             f"{name}: one start's steps take {format_seconds(least)}, another's "
             f"{format_seconds(most)}: two runs in one log; give each a log of its own"
+        )
+
+
+def _check_is_a_time(step_time_s: float, name: str) -> None:
+    """Raise `UnreadableLog` where no step of a training takes so long, or so short."""
+    if not SHORTEST_S <= step_time_s <= LONGEST_S:
+        raise UnreadableLog(
+            f"{name}: a step takes {step_time_s:.3g} s by the log, which no training step does; "
+            "are these seconds?"
         )
 
 

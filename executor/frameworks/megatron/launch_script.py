@@ -53,6 +53,7 @@ from meshplan.executor.frameworks.megatron.model_config import (
 )
 from meshplan.executor.frameworks.megatron.options import check_options
 from meshplan.executor.frameworks.megatron.pipeline_layout import groups_unread
+from meshplan.executor.frameworks.megatron.plain_experts import learns_positions
 from meshplan.executor.frameworks.megatron.settings import (
     COUNTS,
     OLDER,
@@ -255,12 +256,16 @@ _SUMS = (
 )
 
 
+_LEFT = "the script leaves --{} open: priced with the whole shape of the model that is given"
+
+
 def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) -> Reading:
     _check_program(command.name, command.program)
     check_options(command.words)
     values = FlagArguments(command.program, command.waits)
     by_deepspeed = values.on("deepspeed")
-    config = model_config_of(values)
+    left = _sizes_left(command, values)
+    config = model_config_of(values, left)
     facts, placement, recompute, more = layout_facts(values)
     facts |= training_facts(values)
     _apply_defaults(values, facts)
@@ -294,9 +299,17 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
             *notes, *_assumed(command.name), *more, *more_notes, *noted,
             *scores_of_2023(values, recompute), *ungrouped(values), *routing_assumed(values),
             *values.suspects(_MARKS),
+            *(_LEFT.format(name.replace("_", "-")) for name in left),
         ),
         unread=(*unread, *model_unread(values), *plain_experts(values), *not_understood),
     )  # fmt: skip
+
+
+def _sizes_left(command: _Command, values: FlagArguments) -> list[str]:
+    """The sizes of the model that the script leaves open; of positions only what is learnt."""
+    sizes = [name for name in sorted(command.left) if _SAID_BY[name] == "model"]
+    idle = () if learns_positions(values) else ("max_position_embeddings",)
+    return [name for name in sizes if name not in idle]
 
 
 def _apply_defaults(values: FlagArguments, facts: dict[str, Fact]) -> None:

@@ -11,7 +11,7 @@ What changes no sizes is in `numerics`. Leaves out: dropout.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from meshplan.costmodels.model.class_defaults import nothing_left_out
@@ -42,20 +42,21 @@ _BROUGHT_ALONG = {
 """Flags that the one before them makes idle."""
 
 
-def model_config_of(values: Values) -> dict[str, Any] | None:
-    """The model's shape as a Hugging Face configuration, None when the file does not state it.
+def model_config_of(values: Values, left: Collection[str] = frozenset()) -> dict[str, Any] | None:
+    """The model's shape as a Hugging Face configuration, None when the file does not state it, or
+    leaves one of its sizes (`left`) to who starts it: a default would be another model.
 
     `vocab_size` is often absent: Megatron takes it from the tokenizer.
     """
-    config = _stated_config(values)
+    config = _stated_config(values, left)
     return nothing_left_out(config) if config else None
 
 
-def _stated_config(values: Values) -> dict[str, Any] | None:
+def _stated_config(values: Values, left: Collection[str]) -> dict[str, Any] | None:
     layers, hidden, heads = (
         values.count(name) for name in ("num_layers", "hidden_size", "num_attention_heads")
     )
-    if layers is None or hidden is None or heads is None:
+    if left or layers is None or hidden is None or heads is None:
         values.asked |= set(SHAPE)  # the whole shape is missing, and is said to be
         return None
     gated, ffn = _gated(values), values.count("ffn_hidden_size")

@@ -33,7 +33,7 @@ from dataclasses import replace
 
 from meshplan.costmodels.training import Precision
 from meshplan.executor.frameworks.adapters import of_bridge
-from meshplan.executor.frameworks.documents.composed import Composed, composed
+from meshplan.executor.frameworks.documents.composed import composed
 from meshplan.executor.frameworks.documents.references import resolved
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.keys.lists import NEMO, judged
@@ -129,12 +129,12 @@ def read(text: str, path: str, start: Start | None = None) -> Reading:
         runs = runs_of_functions(text, path, start.environment if start else None)
     if not runs:
         given = start.environment if start else None
-        whole = Composed(words_of(text)) if words else composed(text, path)
+        whole = words_of(text) if words else composed(text, path)
         found = whole.found if words else resolved(whole.found, whole.text, given)
         left = whole.left
         if path.endswith(SCRIPTS):
             _check_followed(found, text)
-            left = (*left, *of_arrays(text, path, start))
+            left = tuple(of_arrays(text, path, start))
         run = Run(found) if words or is_nemo(found) else run_of_file(found)
         runs = [replace(run, unread=(*run.unread, *left), notes=whole.notes())]
     first, *others = (_reading(run, path) for run in runs)
@@ -168,6 +168,7 @@ def _reading(run: Run, path: str) -> Reading:
     unread += [] if nemo else optimizer_unread(values, "optimizer.optimizer")
     if _precision(facts) in ("bf16", "fp16"):
         put(facts, precision=values.word(MIXED, "mixed_precision", "precision"))
+    unread += _precision_off(values) if "precision" not in facts else []
     lora, of_adapters = (None, []) if nemo else of_bridge(found)
     put(facts, gpus=gpus_of_file(values, nemo=nemo) or run.gpus, gpus_open=run.gpus_open)
     put(facts, lora=lora, model=run.model)
@@ -225,6 +226,13 @@ def _precision(facts: Mapping[str, Fact]) -> Precision:
     """As it is stated, else as recipes have it."""
     stated: Precision = facts.get("precision", Fact("bf16", 1)).value
     return stated
+
+
+def _precision_off(values: Entries) -> list[Fact]:
+    """`bf16: false` where no other format is on: recipes' bf16 is not what runs."""
+    off = values.flag("bf16")
+    why = "and no other format is on: which one the run has is not said"
+    return [Fact(f"bf16 false ({why})", off.line)] if off and not off.value else []
 
 
 def _left_to_recipe(run: Run, stated: Mapping[str, Fact], *, nemo: bool) -> Mapping[str, str]:

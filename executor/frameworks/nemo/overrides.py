@@ -9,6 +9,7 @@ or inside a script.
 import re
 from collections.abc import Callable, Mapping
 
+from meshplan.executor.frameworks.documents.composed import Composed
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.values import Values, shown
 from meshplan.planner.case.reading import Fact, UnreadableConfig
@@ -75,14 +76,30 @@ def is_words(text: str) -> bool:
     )
 
 
-def words_of(text: str) -> dict[str, Fact]:
-    """Every KEY=VALUE word of a list of overrides or of a script, the last of a name winning."""
+def words_of(text: str) -> Composed:
+    """Every KEY=VALUE word of a list of overrides or of a script, the last of a name winning; left
+    are the words that look like a setting and are none.
+    """
     found: dict[str, Fact] = {}
+    left: list[Fact] = []
     for at, line in enumerate(text.splitlines(), start=1):
-        for word in re.findall(r"(?:[^\s'\"]|'[^']*'|\"[^\"]*\")+", line.split(" #")[0]):
-            if not line.lstrip().startswith("#"):
-                found |= override(word.strip("\\"), at)
-    return found
+        for written in _WORD.findall("" if line.lstrip().startswith("#") else line.split(" #")[0]):
+            word = _bare(written.strip("\\"))
+            said = override(word, at)
+            found |= said
+            if not said and _SETS.search(word):
+                left.append(Fact(f"{shown(word)} (no KEY=VALUE word of a section)", at))
+    return Composed(found, left=tuple(left))
+
+
+_WORD = re.compile(r"(?:[^\s'\"]|'[^']*'|\"[^\"]*\")+")
+_SETS = re.compile(r"\w=|[$~]|^(?:\w+\.)+\w+")
+
+
+def _bare(word: str) -> str:
+    """A word without the quotes around all of it, which a shell takes away."""
+    quoted = re.fullmatch(r"'([^']*)'|\"([^\"]*)\"", word)
+    return (quoted[1] or quoted[2] or "") if quoted else word
 
 
 def override(word: str, line: int) -> dict[str, Fact]:

@@ -175,6 +175,7 @@ def _translated(stated: Mapping[str, Fact]) -> dict[str, Fact]:
     found["finetuning_type"] = kinds[0] if kinds else Fact("lora", 1)
     found.setdefault("per_device_train_batch_size", Fact(1, 1))
     dtype = found.pop("torch_dtype", None)
+    dtype = dtype if dtype and dtype.value is not None else None
     if not {"bf16", "fp16"} & found.keys():
         said = dtype or Fact("bfloat16", 1)
         word = _FORMATS.get(str(said.value))
@@ -195,8 +196,7 @@ def _reading(
 ) -> Reading:  # fmt: skip
     launched = start is not None and start.launched_by != ""
     gpus, placed = (launch.get("gpus"), []) if launched else _processes(launch, str(near.path))
-    if "$" in str(values.found.get("torch_dtype", Fact("", 1)).value):
-        values.get("torch_dtype")  # left to the script's start: refused, with how to say it
+    values.word(_FORMATS, "torch_dtype")  # there only where it is none of them: refused
     accumulated = values.found.get("gradient_accumulation_steps")
     micro = values.count("per_device_train_batch_size")
     if accumulated is None and gpus is not None and micro is not None:

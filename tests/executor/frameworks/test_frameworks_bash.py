@@ -87,6 +87,9 @@ SCRIPTS = {
         "a=7\nrun $((a / 2)) $((-a / 2)) $((a % 4)) $((a > 3 ? 1 : 0)) $((2 ** 5)) "
         "$((1 + 2 * 3))"
     ),
+    "older arithmetic": (
+        'a=3\nA=(1 2)\nrun $[a*2] "x$[ 2*$a ]y" $[${A[1]}+1] \'$[1]\' \\$[1] $[(a+1)*2]$[a]'
+    ),
     "arguments": "set -- --a 1 --b\nwhile [ $# -gt 0 ]; do\n run $1\n shift\ndone\nrun $#",
     "what is not taken": (
         "if false; then run 1; else run 2; fi\ntrue && run 3 || run 4\n! true || run 5"

@@ -11,6 +11,7 @@ import pytest
 
 from meshplan.costmodels.training import Lora
 from meshplan.executor.frameworks import read_config, recognise
+from meshplan.planner.case.missing import MissingFacts
 from meshplan.planner.case.reading import Reading, Start, UnreadableConfig
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.check.check import check_paths
@@ -97,6 +98,13 @@ def test_the_format_that_nobody_states_is_the_checkpoints() -> None:
     assert {reading.facts[name].value for name in ("precision", "optimizer_states")} == {"bf16"}
     assert any("torch_dtype is not stated" in note for note in reading.notes)
     assert not _named(text.replace("full", "lora") + " --quant_method bnb --quant_bits 4")
+
+
+@pytest.mark.parametrize("word", ["bf16", "fp32"])
+def test_a_format_that_ms_swift_does_not_take_is_named(word: str) -> None:
+    """Its `torch_dtype` is one of three words (argparse refuses others): not fp32 by default."""
+    with pytest.raises(MissingFacts, match=f"torch_dtype '{word}'"):
+        read_config(FULL.replace("bfloat16", word), "run.sh")
 
 
 def test_weights_of_16_bits_without_a_sharder() -> None:

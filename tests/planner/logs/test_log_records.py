@@ -246,3 +246,10 @@ def test_an_export_of_two_runs_is_refused(tmp_path: Path) -> None:
     text = f'"Step","a - iteration-time","b - iteration-time"\n{rows}'
     with pytest.raises(UnreadableLog, match="2 runs in one export, a and b"):
         read_text(tmp_path, text, "wandb.csv")
+
+
+@pytest.mark.parametrize("taken_s", [1e-300, 9e-7, 2e6, 1e300])
+def test_what_no_step_takes_is_no_time(taken_s: float) -> None:
+    """`diagnose` gave them an MFU of infinity, which is no JSON, or a line of 300 digits."""
+    with pytest.raises(UnreadableLog, match="are these seconds"):
+        steady(_log(*[taken_s] * 8), "log")

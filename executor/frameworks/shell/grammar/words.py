@@ -1,7 +1,8 @@
 """Splits a shell script into words and operators, each word with its line and its quoting.
 
-Words, quotes, `${...}`, `$((...))`, `$(...)`, `<(...)`, backticks, comments, line continuations,
-operators, here-documents and `((...))` where a command may start. Nothing is run or expanded here.
+Words, quotes, `${...}`, `$((...))`, `$[...]`, `$(...)`, `<(...)`, backticks, comments, line
+continuations, operators, here-documents and `((...))` where a command may start. Nothing is run or
+expanded here.
 
 Source: POSIX.1-2017 Shell Command Language, 2.2 Quoting and 2.3 Token Recognition; GNU Bash manual
 5.2, 3.1.2, 3.2.5 and 3.5.6.
@@ -30,6 +31,8 @@ _PLAIN = {
 _BLANKS = re.compile(r"[ \t\r]+")
 _CONTINUED = re.compile(r"\\\r?\n")
 _ENDS_WORD = " \t\r\n;|&()<>"
+_OLDER_ARITHMETIC = re.compile(r"\$\[((?:[^\[\]\n'\"\\]|\[[^\[\]\n'\"\\]*\])*)\]")
+"""`$[2*4]`, which bash takes for `$((2*4))`, also with an array's subscript in it."""
 _PLACEHOLDER = re.compile(r"<[A-Za-z](?:[^<>\n;|&$`\"']*[^<>\s;|&$`\"'])?>(?=[\s/_.\"')\\-]|$)")
 """`<PATH TO CHECKPOINTS>` of a script to be filled in: what someone will write there is one word,
 though bash would take the text for a redirection, and what stands behind it for a file's name.
@@ -231,9 +234,12 @@ class _Lexer:
         return char
 
     def _expansion(self) -> str:
-        """`$`, and the balanced `${...}`, `$(...)` or `$((...))` after it; or backticks."""
+        """`$`, and the balanced `${...}`, `$(...)`, `$((...))` or `$[...]` after it; backticks."""
         if self.text[self.at] == "`":
             return self._backticks()
+        if older := _OLDER_ARITHMETIC.match(self.text, self.at):
+            self.at = older.end()
+            return f"$(({older[1]}))"
         opener = self.text[self.at + 1 : self.at + 2]
         if opener not in _CLOSES:
             return self._one()
