@@ -1,7 +1,7 @@
 """What `sed` makes of a text by `s/A/B/`, where A means the same to Python.
 
-That is: no `+`, `?`, `{}`, `()` or `|` that is special, no backslash but before a mark, in B neither
-`&` nor a backslash, and no `g` where A may be empty.
+That is: no `+`, `?`, `{}`, `()` or `|` that is special, no backslash but before a mark, in B
+neither `&` nor a backslash, and no `g` where A may be empty.
 
 Source: POSIX.1-2017 `sed`, 9.3 Basic Regular Expressions; GNU sed 4.9 (`-i`, `-E`).
 """
