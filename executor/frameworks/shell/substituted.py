@@ -1,7 +1,7 @@
 """What `sed` makes of a text by `s/A/B/`, where A means the same to Python.
 
-That is: no `+`, `?`, `{}`, `()` or `|` that is special, no backslash but before a mark, and in B
-neither `&` nor a backslash.
+That is: no `+`, `?`, `{}`, `()` or `|` that is special, no backslash but before a mark, in B
+neither `&` nor a backslash, and no `g` where A may be empty.
 
 Source: POSIX.1-2017 `sed`, 9.3 Basic Regular Expressions; GNU sed 4.9 (`-i`, `-E`).
 """
@@ -13,6 +13,8 @@ from meshplan.hardware_profiles.dataclass import dataclass
 _STEP = re.compile(r"s([/|#,:@])((?:\\.|(?!\1).)+)\1((?:\\.|(?!\1).)*)\1(g?)", re.S)
 _BETWEEN = re.compile(r";\s*(?=s[/|#,:@])")
 _ATOM = re.compile(r"\\.|\[\^?[^\]\[\\]+\]|.", re.S)
+_SET = re.compile(r"\[\^?(?!.*(?:--|&&|\|\||~~)).+\]", re.S)  # doubled marks may come to mean more
+_OPTION = re.compile(r"-(?=.)([Er]*)(i.*)?|--in-place(?:=.*)?", re.S)
 _MARKS = ".*[]^$"
 _EXTENDED = "+?{}()|"
 
@@ -27,7 +29,8 @@ class Edit:
 
     def of(self, text: str) -> str:
         """The text behind all steps, line for line."""
-        return "\n".join(self._line(line) for line in text.split("\n"))
+        *lines, rest = text.split("\n")  # behind the last end of a line there is none
+        return "\n".join([*map(self._line, lines), self._line(rest) if rest else ""])
 
     def _line(self, line: str) -> str:
         for pattern, new, most in self.steps:
@@ -49,10 +52,9 @@ def edit(words: list[str]) -> Edit | None:
         word = left.pop(0)
         if word == "-e" and left:
             scripts.append(left.pop(0))
-        elif word.startswith(("-i", "--in-place")):
-            in_place = True
-        elif word in ("-E", "-r"):
-            extended = True
+        elif option := _OPTION.fullmatch(word):
+            in_place = in_place or option[1] is None or option[2] is not None
+            extended = extended or bool(option[1])
         elif word.startswith("-"):
             return None
         else:
@@ -71,7 +73,11 @@ def _step(text: str, extended: bool) -> tuple[re.Pattern[str], str, int] | None:
     pattern, new = _pattern(old, mark, extended), new.replace(f"\\{mark}", mark)
     if pattern is None or re.search(r"[&\\]", new):
         return None
-    return re.compile(pattern), new, 0 if every else 1
+    try:
+        compiled = re.compile(pattern)
+    except re.error:  # `[z-a]`, which sed refuses too
+        return None
+    return None if every and compiled.match("") else (compiled, new, 0 if every else 1)
 
 
 def _pattern(old: str, mark: str, extended: bool) -> str | None:
@@ -81,12 +87,12 @@ def _pattern(old: str, mark: str, extended: bool) -> str | None:
     for at, atom in enumerate(atoms):
         ends = (atom == "^" and at == 0) or (atom == "$" and at == len(atoms) - 1)
         repeats = atom == "*" and at > 0 and atoms[at - 1] not in "*^"
-        is_set = len(atom) > 1 and atom[0] == "["
+        is_set = _SET.fullmatch(atom) is not None
         if ends or repeats or is_set or atom == ".":
             found.append(atom)
         elif atom[0] == "\\" and atom[1:] in (mark, *_MARKS):
             found.append(re.escape(atom[1]))
-        elif atom in _MARKS or atom[0] == "\\" or (extended and atom in _EXTENDED):
+        elif atom in _MARKS or atom[0] in "\\[" or (extended and atom in _EXTENDED):
             return None
         else:
             found.append(re.escape(atom))

@@ -5,6 +5,7 @@ What another command makes of a file that lies beside the script is not known: i
 there, which a note says.
 """
 
+import re
 from contextlib import suppress
 
 from meshplan.executor.frameworks.shell.expansion.expand import Expander
@@ -19,7 +20,9 @@ from meshplan.planner.case.reading import UnreadableConfig
 MAX_WRITTEN = 2**18  # characters of a file that `>>` goes on with
 MAX_EDIT = 2_000_000  # characters that one `sed` compares
 _CONFIGURATIONS = (".json", ".yaml", ".yml", ".toml")
-_CHANGES = {"sed": "-i", "yq": "-i", "perl": "-pi"}
+_CHANGES = {name: re.compile(option) for name, option in {
+    "sed": r"-[A-Za-z]*i|--in-place", "yq": r"-[A-Za-z]*i|--inplace", "perl": r"-\w*i",
+}.items()}  # fmt: skip
 """Commands that change a file in its place, and the option by which they do."""
 
 
@@ -36,9 +39,10 @@ class Written:
         command = plain(words[0]) if words else ""
         reads = command in (*_CHANGES, "cp", "mv")
         said = [shown_text(word) for word in words[1:]] if reads else []
-        if command in ("cp", "mv") and len(said) == 2 and said[1].endswith(_CONFIGURATIONS):
-            self._put(said[1], self._text(said[0], line), command, line)
-        if any(word.startswith(_CHANGES.get(command, " ")) for word in said):
+        names = [word for word in said if not word.startswith("-")]
+        if command in ("cp", "mv") and len(names) == 2 and names[1].endswith(_CONFIGURATIONS):
+            self._put(names[1], self._text(names[0], line), command, line)
+        if (option := _CHANGES.get(command)) and any(map(option.match, said)):
             self._change(command, said, line)
         target = sent.target or sent.longer
         if target is None:
@@ -79,7 +83,8 @@ class Written:
     def _text(self, name: str, line: int) -> str | None:
         """The text of a file that the script wrote, or that lies beside it."""
         self.expander.work.spend(SEARCH_WORK, line)
-        return self.script.files.get(name) or sourced_text(name, self.path)
+        written = self.script.files.get(name)
+        return sourced_text(name, self.path) if written is None else written
 
     def _put(self, name: str, text: str | None, command: str, line: int) -> None:
         """Keeps the text of a file; of one that is not known, says so where it lies there."""

@@ -70,6 +70,9 @@ def test_launches_with_the_same_words_on_other_gpus_are_cases_of_their_own(tmp_p
                      id="with a variable"),
         pytest.param("sed -i -e 's|sequence_len: .*|sequence_len: 8192|;s|size: [0-9]*|size: 4|' "
                      "base.yaml", 4, id="two steps"),
+        pytest.param("sed -Ei 's/size: 1/size: 8/' base.yaml", 8, id="options in one word"),
+        pytest.param("cp -f base.yaml x.yaml && sed -i 's/size: 1/size: 8/' x.yaml && "
+                     "mv -f x.yaml base.yaml", 8, id="copied by force"),
         pytest.param("sed -i 's/no_such_key: .*/no_such_key: 1/' base.yaml", 1, id="nothing"),
     ],
 )  # fmt: skip
@@ -91,6 +94,8 @@ def test_a_file_that_sed_makes_of_another(tmp_path: Path, made: str) -> None:
     "change",
     ["yq -i '.micro_batch_size = 4' base.yaml", "sed -i 4d base.yaml",
      "python3 make.py > base.yaml", "perl -pi -e 's/1/4/' base.yaml",
+     "perl -0777 -i -pe 's/1/4/' base.yaml", "yq --inplace '.a = 4' base.yaml",
+     "sed -ni p base.yaml",
      "jq . x > new.yaml && mv new.yaml base.yaml"],
 )  # fmt: skip
 def test_a_change_that_is_not_followed_is_a_note(tmp_path: Path, change: str) -> None:
@@ -109,12 +114,14 @@ def test_a_change_that_is_not_followed_is_a_note(tmp_path: Path, change: str) ->
         ["s/c$/x/g"], ["s/a+/x/"], ["-E", "s/[a-c]*/<>/"], ["s/(b)/x/"], ["s/[^a]/./g"],
         [r"s/\./,/g"], [r"s/a\/c/x/"], ["s/a/b/;s/b/c/g"], ["-e", "s/a/1/", "-e", "s/1/2/"],
         ["s/a{2}/x/"], ["s/.*a/x/"], ["s/k: .*/k: 3/"], ["s/ *$//"], ["s,a|b,x,"],
+        ["s/$/,/"], ["s/^/# /"], ["s/.*/x/"], ["s/[a&b]/x/g"], ["s/[a-]/x/g"],
     ],
 )  # fmt: skip
-def test_steps_are_those_of_sed(words: list[str]) -> None:
-    """Held against the host's own."""
+@pytest.mark.parametrize("end", ["ccc", "ccc\n", "\n", ""])
+def test_steps_are_those_of_sed(words: list[str], end: str) -> None:
+    """Held against the host's own; behind the end of the last line there is no other."""
     assert SED is not None
-    text = "abc aac\nk: 1 # a.c\n\na+ (b) a|b a{2} a/c  \nccc"
+    text = f"abc aac\nk: 1 # a.c\n\na+ (b) a|b a{{2}} a/c  \n{end}"
     steps = edit(words)
     assert steps is not None
     run = subprocess.run([SED, *words], input=text, capture_output=True, text=True, check=True)
@@ -124,10 +131,13 @@ def test_steps_are_those_of_sed(words: list[str]) -> None:
 @pytest.mark.parametrize(
     "words",
     [["-E", "s/(a)/b/"], ["s/a/&&/"], [r"s/\(a\)/\1/"], [r"s/a\+/b/"], ["s/a/b/2"], ["2d"],
-     ["-n", "p"], ["/a/s/b/c/"], ["-E", "s/a+/b/"], ["s/*a/b/"], []],
+     ["-n", "p"], ["/a/s/b/c/"], ["-E", "s/a+/b/"], ["s/*a/b/"], [],
+     ["s/[z-a]/x/"], ["s/[a&&b]/x/"], ["s/a*/x/g"]],
 )  # fmt: skip
 def test_steps_that_are_not_followed(words: list[str]) -> None:
-    """Groups, counts, addresses, and what is special in one kind of expression alone."""
+    """Groups, counts, addresses, what is special in one kind of expression alone, a range that goes
+    down, sets that Python may come to subtract, and every match of what may be empty.
+    """
     assert edit(words) is None
 
 
