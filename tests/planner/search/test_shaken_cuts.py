@@ -67,6 +67,20 @@ def test_fewer_layers_are_moved_where_no_more_fit(monkeypatch: pytest.MonkeyPatc
     assert shaken_cut(problem, as_row(stages), random.Random(0)) is not None
 
 
+def test_few_layers_and_many_are_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all that is drawn fits, each number up to the most is met in 60 drawings."""
+    moves = list[int]()
+    monkeypatch.setattr(shaken_cuts, "_move", lambda *_: moves.append(0))
+    monkeypatch.setattr(shaken_cuts, "fitting", lambda _, cuts: cuts)
+    problem, _, stages = next(climbs(range(32)))
+    draw, met = random.Random(0), set[int]()
+    for _ in range(60):
+        moves.clear()
+        shaken_cut(problem, as_row(stages), draw)
+        met.add(len(moves))
+    assert met == set(range(1, 1 + shaken_cuts.SHAKEN))
+
+
 @pytest.mark.nightly
 def test_a_plan_whose_gap_is_wide_gets_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     """Qwen3.5 35B with sequences of 131,072 tokens on 32 H100, short of memory (measured: 289.8 s
