@@ -2,9 +2,8 @@
 
 Moves of layers (`planner.cuts.moved_layers`) end where no change of one or two layers is faster.
 Some layers of the fastest cut are moved at random, by a fixed seed, and the moves begin there; what
-is faster is shaken next (iterated local search: Lourenço, Martin and Stützle 2003). How many are
-moved is drawn too: a few layers lead back sooner, so more is tried, and many lead further away.
-This is for plans whose gap stays wide, and has a budget of its own. Nothing is proved.
+is faster is shaken next (iterated local search: Lourenço, Martin and Stützle 2003). This is for
+plans whose gap stays wide, and has a budget of its own. Nothing is proved.
 """
 
 import random
@@ -25,7 +24,7 @@ from meshplan.planner.search.simulation.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Variant
 
 BUDGET = 16_000_000  # units
-SHAKEN, DRAWN = 6, 50  # layers that are moved at most; drawings of a cut that fits
+SHAKEN, DRAWN = 6, 50  # layers that are moved; drawings of a cut that fits
 SHARE = 4  # one part in so many of the budget is for a climb
 
 
@@ -79,8 +78,7 @@ def shaken_cut(problem: StageProblem, cut: Ints, draw: random.Random) -> Ints | 
     """[chunk, 3] with some layers moved, which recompute as much as they may: fewer where none that
     was drawn fits; None if none at all does.
     """
-    most = draw.randint(1, SHAKEN)
-    for number in sorted(list(range(1, 1 + most)) * DRAWN, reverse=True):
+    for number in sorted(list(range(1, 1 + SHAKEN)) * DRAWN, reverse=True):
         moved = cut.copy()
         for _ in range(number):
             _move(problem, moved, draw)

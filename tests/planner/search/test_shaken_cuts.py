@@ -67,28 +67,16 @@ def test_fewer_layers_are_moved_where_no_more_fit(monkeypatch: pytest.MonkeyPatc
     assert shaken_cut(problem, as_row(stages), random.Random(0)) is not None
 
 
-def test_few_layers_and_many_are_moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where all that is drawn fits, each number up to the most is met in 60 drawings."""
-    moves = list[int]()
-    monkeypatch.setattr(shaken_cuts, "_move", lambda *_: moves.append(0))
-    monkeypatch.setattr(shaken_cuts, "fitting", lambda _, cuts: cuts)
-    problem, _, stages = next(climbs(range(32)))
-    draw, met = random.Random(0), set[int]()
-    for _ in range(60):
-        moves.clear()
-        shaken_cut(problem, as_row(stages), draw)
-        met.add(len(moves))
-    assert met == set(range(1, 1 + shaken_cuts.SHAKEN))
-
-
 @pytest.mark.nightly
 def test_a_plan_whose_gap_is_wide_gets_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Qwen3-VL 30B on 131,072 L40S (measured: 9.260 s without, 9.146 s with it, 2026-11-29)."""
+    """Qwen3.5 35B with sequences of 131,072 tokens on 32 H100, short of memory (measured: 289.8 s
+    without, 278.3 s with it, 2026-11-28).
+    """
     q = ask(Arguments(
-        model="qwen3-vl-30b-a3b", gpus=131072, cluster="l40s-8", engine="native",
-        seq_len="16384", global_batch=98304,
+        model="qwen3.5-35b-a3b", gpus=32, cluster="dgx-h100", engine="generic",
+        seq_len="131072", global_batch=256,
     )).question  # fmt: skip
     found = solve(q, 1)
-    assert found.bound_s < found.solutions[0].step_time_s < 9.2
+    assert found.bound_s < found.solutions[0].step_time_s < 282
     monkeypatch.setattr(free_cuts, "near_the_fastest", lambda _: [])
     assert solve(q, 1).solutions[0].step_time_s > found.solutions[0].step_time_s * 1.005
