@@ -69,14 +69,12 @@ def test_fewer_layers_are_moved_where_no_more_fit(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.nightly
 def test_a_plan_whose_gap_is_wide_gets_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Qwen3.5 35B with sequences of 131,072 tokens on 32 H100, short of memory (measured: 289.8 s
-    without, 278.3 s with it, 2026-11-28).
-    """
+    """Qwen3.5 122B on 8,192 H800, a drawn question whose gap stays above 3 % (2026-11-29)."""
     q = ask(Arguments(
-        model="qwen3.5-35b-a3b", gpus=32, cluster="dgx-h100", engine="generic",
-        seq_len="131072", global_batch=256,
+        model="qwen3.5-122b-a10b", gpus=8192, cluster="dgx-h800", engine="generic",
+        seq_len="32768", global_batch=2048,
     )).question  # fmt: skip
     found = solve(q, 1)
-    assert found.bound_s < found.solutions[0].step_time_s < 282
+    assert found.bound_s < found.solutions[0].step_time_s
     monkeypatch.setattr(free_cuts, "near_the_fastest", lambda _: [])
     assert solve(q, 1).solutions[0].step_time_s > found.solutions[0].step_time_s * 1.005
