@@ -3,6 +3,7 @@
 from typing import Any
 
 from meshplan.hardware_profiles.engine_schema import Engine
+from meshplan.hardware_profiles.tunings import fits_of
 from meshplan.planner.runs.engines import OF_FSDP2
 from meshplan.planner.runs.losses import EAGER_LOSS
 
@@ -48,12 +49,14 @@ WHOLE_PROGRAM = {"pads_products": True}
 (pytorch/torchtitan@018740b7 torchtitan/models/llama3/infra/parallelize.py, apply_compile).
 """
 
-AS_MEASURED = {"kernel_share": 0.885}
-"""All engines' scale of kernels over their published rates, 1.13 (hardware_profiles/fits/
-generic.toml), was learnt from frameworks on many GPUs: it stands for operators that nothing counts,
-gaps between kernels and waiting for other GPUs as well. A program that was compiled as a whole and
-runs on one GPU has none of them, so its kernels are priced at the rates alone (no run chose this).
-"""
+
+def _as_measured() -> dict[str, Any]:
+    """All engines' scale of kernels over their published rates was learnt from frameworks on many
+    GPUs: it stands for operators that nothing counts, gaps between kernels and waiting for other
+    GPUs as well. A program that was compiled as a whole and runs on one GPU has none of them, so
+    its kernels are priced at the rates alone (no run chose this).
+    """
+    return {"kernel_share": 1 / fits_of("generic")["any"].tuning.matmul_scale}
 
 
 def compiling_said(engine: Engine, *, compiled: bool | None, alone: bool) -> dict[str, Any]:
@@ -61,7 +64,7 @@ def compiling_said(engine: Engine, *, compiled: bool | None, alone: bool) -> dic
     the row does not say it. `alone`: on one GPU.
     """
     if compiled and engine.name == "generic":
-        return WHOLE_PROGRAM | (AS_MEASURED if alone else {})
+        return WHOLE_PROGRAM | (_as_measured() if alone else {})
     if compiled is not False or engine.name not in COMPILED:
         return {}
     eager: dict[str, Any] = {}
