@@ -65,6 +65,7 @@ class Legality(Frozen):
     optimizer_offload  the optimizer may run on the host
     activation_offload what layers save may wait on the host: "plain": without pipeline or recompute
     precisions         the number formats that it trains in
+    optimizers         the optimizers that it has
     optimizer_states   what AdamW's states and the weights that it updates can be in, its own first
     lora_targets       what LoRA can train beside (`costmodels.training.Lora`), first what its own
                        recipes do; nothing: the engine has no LoRA
@@ -118,6 +119,9 @@ class Legality(Frozen):
     hides_sends: bool = False
     optimizer_offload: bool = False
     activation_offload: Literal["never", "plain", "any"] = "never"
+    optimizers: tuple[Literal["adamw", "adamw8bit", "muon", "sgd"], ...] = (
+        "adamw", "adamw8bit", "muon", "sgd",
+    )  # fmt: skip
     optimizer_states: tuple[Literal["fp32", "bf16"], ...] = ("fp32",)
     lora_targets: tuple[
         Literal["qkv", "attention", "all_linear", "qv", "attention_but_key", "all_but_key"], ...

@@ -1,6 +1,6 @@
 """`meshplan execute`: run a plan for a few steps and compare what it predicted with what it did."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from meshplan.planner.report.terminal import as_written
 
 
 def execute(
+    context: typer.Context,
     plan: options.Plan,
     out: options.Out = None,
     steps: options.Steps = 10,
@@ -62,6 +63,8 @@ def execute(
         of_one_rank=bool(device or all_micro_batches), of_single=rank is not None or all_stages,
         printed_json=print_only and as_json,
     )  # fmt: skip
+    if dry_run or one_rank:
+        _check_taken(context, _OF_DRY_RUN if dry_run else _OF_ONE_RANK)
     if dry_run:
         raise typer.Exit(run_dry(plan, cluster, rank, all_stages=all_stages, as_json=as_json))
     if one_rank:
@@ -89,6 +92,28 @@ def execute(
     if as_json:
         typer.echo(result.model_dump_json(indent=1))
     raise typer.Exit(3 if result.inside_band is False else 0)
+
+
+_OF_DRY_RUN = frozenset(("plan", "engine", "cluster", "as_json", "dry_run", "rank", "all_stages"))
+_OF_ONE_RANK = _OF_DRY_RUN - {"dry_run"} | {
+    "one_rank", "warmup", "steps", "device", "all_micro_batches",
+}  # fmt: skip
+"""What one rank alone takes, by the names of `execute`'s parameters."""
+
+
+def _check_taken(context: typer.Context, taken: Collection[str]) -> None:
+    """Exit 2 where the command line gives an option that a rank alone does not take."""
+    given = [
+        option for option in context.command.params
+        if option.name not in taken
+        and (source := context.get_parameter_source(str(option.name))) is not None
+        and source.name == "COMMANDLINE"
+    ]  # fmt: skip
+    if given:
+        kind = "--dry-run" if "dry_run" in taken else "--one-rank"
+        names = ", ".join(option.opts[-1] for option in given)
+        typer.echo(f"error: {kind} does not take {names}: leave them out", err=True)
+        raise typer.Exit(2)
 
 
 @contextmanager

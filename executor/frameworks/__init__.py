@@ -5,7 +5,7 @@ belongs to.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from meshplan.executor.frameworks import (
@@ -18,6 +18,7 @@ from meshplan.executor.frameworks import (
 )
 from meshplan.executor.frameworks.automodel import read as automodel
 from meshplan.executor.frameworks.beside_export import commented
+from meshplan.executor.frameworks.documents.laid_out import laid_out
 from meshplan.executor.frameworks.hugging_face import (
     accelerate,
     deepspeed,
@@ -169,6 +170,10 @@ def _reader(name: str, text: str) -> Read | None:
     return next((each.read for each in FORMATS if each.claims(name, text)), None)
 
 
+def _refuse(plain: str, text: str, path: str, start: Start | None) -> Reading:
+    return refused.refuse(plain, path)
+
+
 LEVELS = 3  # of scripts that only call the next one, as far as they are followed
 
 
@@ -220,7 +225,18 @@ def _in_map(name: str, text: str) -> Format | None:
 def recognise(name: str, text: str) -> Format | None:
     """The first format that claims a file, those refused by name first; None when none does."""
     every = (RECORD, CONFIG_MAP, REFUSED, *FORMATS, CALLING, JOB, SCRIPT)
-    return next((each for each in every if each.claims(name, text)), None)
+    found = next((each for each in every if each.claims(name, text)), None)
+    return found or _otherwise_laid_out(name, text)
+
+
+def _otherwise_laid_out(name: str, text: str) -> Format | None:
+    """The format of a YAML or TOML file that has not a key a line."""
+    plain = laid_out(name, text)
+    if plain is None:
+        return None
+    if refused.claims(name, plain):
+        return replace(REFUSED, read=partial(_refuse, plain))
+    return next((each for each in FORMATS if each.claims(name, plain)), None)
 
 
 def read_config(

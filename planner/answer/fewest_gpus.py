@@ -61,7 +61,7 @@ def savings(case: Case, prediction: Prediction) -> Iterator[tuple[str, float]]:
     """Each single change that lowers the fullest rank's peak, and by how many bytes."""
     before = needed_bytes(prediction.memory)
     cases = [(fix.text, replace(case, layout=fix.layout)) for fix in changes(case)]
-    if case.training.optimizer == "adamw":
+    if case.training.optimizer == "adamw" and "adamw8bit" in case.engine.legality.optimizers:
         training = replace(case.training, optimizer="adamw8bit")
         cases.append(("8-bit optimizer moments", replace(case, training=training)))
     if not case.layout.optimizer_offload:

@@ -38,6 +38,7 @@ from meshplan.planner.space.engine_rules import (
     check_adapted,
     check_experts_converted,
     check_images,
+    check_optimizer,
     check_packed,
     check_states,
     check_trained,
@@ -90,6 +91,7 @@ def with_trained(
     if lora := _lora(a, engine, notes):
         training = replace(training, lora=lora)
         check_adapted(training, model, engine)
+    check_optimizer(training.optimizer, engine)
     training = _with_states(a, training, engine)
     check_experts_converted(training, model)
     check_images(training, model, engine)

@@ -6,7 +6,7 @@ accelerator library, and runs in milliseconds per file.
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,6 @@ from typing import Protocol
 from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.hf_config import model_from_config
-from meshplan.costmodels.model.transformer import Model
 from meshplan.hardware_profiles.dataclass import dataclass
 from meshplan.hardware_profiles.engines import UnknownEngine
 from meshplan.hardware_profiles.files.profile_file import UnknownProfile
@@ -24,7 +23,7 @@ from meshplan.hardware_profiles.load_models import UnknownModel
 from meshplan.planner.case.config_files import Candidate, candidates, text_of
 from meshplan.planner.case.input_limits import MAX_STAGES
 from meshplan.planner.case.memory_limit import as_planned
-from meshplan.planner.case.missing import FLAGS, MissingFacts
+from meshplan.planner.case.missing import MissingFacts
 from meshplan.planner.case.plan_file import (
     IS_PLAN,
     Plan,
@@ -56,6 +55,7 @@ from meshplan.planner.case.settings import (
 from meshplan.planner.case.trained import not_priced
 from meshplan.planner.case.unsaid import Unsaid, check_left, notes_of, unsaid_in
 from meshplan.planner.check.fixes import Price
+from meshplan.planner.check.not_taken import not_taken, read_started
 from meshplan.planner.check.verdicts import (
     PASSED,
     USAGE,
@@ -164,7 +164,9 @@ def check_file(
         if framework is None and IS_PLAN.search(text):
             return _check_plan(text, str(candidate.path), tools, given, limits)
         start = given.fill(settings_near(candidate.path)).start
-        reading = tools.read(text, str(candidate.path), framework, start)
+        reading = read_started(
+            partial(tools.read, text, str(candidate.path), framework), start, given
+        )
         if reading is None:
             if not candidate.named:
                 return _skipped(candidate, "no format recognised")
@@ -289,21 +291,6 @@ def _check_plan(text: str, path: str, tools: Tools, given: Settings, limits: Lim
 
     place = Place(path=path, framework="plan", line_of=line_of)
     return judge(case, place, tools.price, limits, planned=plan, best=tools.best)
-
-
-def not_taken(given: Settings, plan: Plan, model: Model) -> Iterator[str]:
-    """Options that say otherwise than a plan file, which says everything itself."""
-    layout, training = plan.layout, plan.training
-    own = {
-        "cluster": plan.cluster.name, "gpus": plan.cluster.gpus, "model": plan.model.name,
-        "seq_len": training.seq_len, "global_batch_size": training.global_batch_size,
-        "micro_batch_size": layout.micro_batch_size, "recompute": layout.recompute,
-        "pipeline_parallel": layout.pipeline_parallel, "vocab_size": model.vocab,
-    }  # fmt: skip
-    for name, value in own.items():
-        asked = getattr(given, name)
-        if asked is not None and asked != value:
-            yield f"{FLAGS.get(name, f'--{name}')} {asked} is for configs: this plan says {value}"
 
 
 def case_of(plan: Plan) -> Case:

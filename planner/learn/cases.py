@@ -5,6 +5,7 @@ A config is a plan file or a framework's own; it is named, or lies beside the lo
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from meshplan.costmodels.layout import InvalidLayout
@@ -31,7 +32,8 @@ from meshplan.planner.case.resolve import (
 from meshplan.planner.case.run_facts import facts_of
 from meshplan.planner.case.seal import UNSEALED
 from meshplan.planner.case.settings import Settings, one_line, settings_near
-from meshplan.planner.check.check import UNKNOWN, Reader, case_of, not_taken
+from meshplan.planner.check.check import UNKNOWN, Reader, case_of
+from meshplan.planner.check.not_taken import not_taken, read_started
 from meshplan.planner.logs.read import (
     CONSOLE,
     Batch,
@@ -66,7 +68,7 @@ class LogSource:
     def reading(self, text: str, path: Path) -> Reading | None:
         """The config, started as the options and the nearest settings say."""
         start = self.given.fill(settings_near(path)).start
-        return self.read(text, str(path), self.framework, start)
+        return read_started(partial(self.read, text, str(path), self.framework), start, self.given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

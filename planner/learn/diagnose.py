@@ -1,6 +1,6 @@
 """Compares a log with the prediction for its config: parts, gap and possible reasons."""
 
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from meshplan.costmodels.step.step import Setting, StepModel
@@ -13,6 +13,7 @@ from meshplan.planner.learn.levers import Lever, levers
 from meshplan.planner.learn.likelihood import Kind, Seen, likeliest, seen_of
 from meshplan.planner.learn.reasons import Reason, reasons
 from meshplan.planner.learn.usual import Usual, mfu_of, usual
+from meshplan.planner.logs.records import TIMED
 from meshplan.planner.logs.warned import OVER_SOCKETS
 
 PARTS = {
@@ -134,7 +135,8 @@ def _seen(model: StepModel, prediction: Prediction, found: LoggedRun) -> Seen:
     }
     off = prediction.step_time_high_s / prediction.step_time_s
     sockets = OVER_SOCKETS in found.notes
-    return seen_of(model, found.steady.step_time_s, off, peaks, over_sockets=sockets)
+    seen = seen_of(model, found.steady.step_time_s, off, peaks, over_sockets=sockets)
+    return replace(seen, by_execute=TIMED in found.notes)
 
 
 def _memory(prediction: Prediction, found: LoggedRun) -> tuple[MemoryLine, ...]:

@@ -35,6 +35,7 @@ class Seen:
 
     kind          of the memory's peak; None where the log has none
     over_sockets  the log says that the network between nodes is not used as RDMA
+    by_execute    `meshplan execute` ran it: with the plan's layout and number format
     """
 
     step_time_s: float
@@ -43,6 +44,7 @@ class Seen:
     memory_bytes: float = 0.0
     memory_deviation: float = 1.0
     over_sockets: bool = False
+    by_execute: bool = False
 
     def of_step(self, under_s: float) -> float:
         """The likelihood of the step, were it `under_s`."""

@@ -58,11 +58,14 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A setting that may differ from what the config says, and the cost model with it changed."""
+    """A setting that may differ from what the config says, and the cost model with it changed;
+    `stated`: of the layout or the number format, which a plan states.
+    """
 
     name: str
     try_this: str
     model: StepModel
+    stated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,8 @@ def explained(measured_s: float, expected_s: float, under_s: float) -> float:
 def _switched(model: StepModel, seen: Seen) -> Iterator[Reason]:
     measured_s, expected_s = seen.step_time_s, model.time().step_time_s
     for switch in switches(model):
+        if switch.stated and seen.by_execute:
+            continue
         under_s = switch.model.time().step_time_s
         yield Reason(
             name=switch.name, evidence="priced by the cost model", step_time_s=under_s,
@@ -150,7 +155,7 @@ def switches(model: StepModel) -> Iterator[Switch]:
     if layout.recompute != "full":
         yield Switch(
             "every layer recomputes its activations", "switch activation recompute off",
-            StepModel(model.setting, recomputing(layout)),
+            StepModel(model.setting, recomputing(layout)), stated=True,
         )  # fmt: skip
     if kernels.attention != "unfused":
         yield Switch(
@@ -170,12 +175,12 @@ def switches(model: StepModel) -> Iterator[Switch]:
     if training.precision in ("fp8", "mxfp8", "nvfp4", "mxfp8_experts"):
         yield Switch(
             f"{training.precision} is off: products run in bf16", "check that the recipe is on",
-            _with_setting(model, training=replace(training, precision="bf16")),
+            _with_setting(model, training=replace(training, precision="bf16")), stated=True,
         )  # fmt: skip
     if layout.micro_batch_size > 1:
         yield Switch(
             "micro-batches hold one sequence", "raise the micro-batch to the config's",
-            StepModel(model.setting, replace(layout, micro_batch_size=1)),
+            StepModel(model.setting, replace(layout, micro_batch_size=1)), stated=True,
         )  # fmt: skip
     if model.setting.model.is_moe and layout.expert_parallel > 1:
         yield Switch(

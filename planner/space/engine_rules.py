@@ -323,6 +323,17 @@ def check_trained(precision: Precision, engine: Engine) -> None:
         )
 
 
+def check_optimizer(optimizer: Optimizer, engine: Engine) -> None:
+    """Raise `InvalidLayout` where `engine` itself, not a fork of it, lacks the optimizer."""
+    has = engine.legality.optimizers
+    if optimizer not in has:
+        able = _engines(lambda rules: optimizer in rules.optimizers)
+        raise InvalidLayout(
+            f"optimizer {optimizer}: engine {engine.name} has {', '.join(has)}; engines that "
+            f"have it: {able}"
+        )
+
+
 def lacking_format(precision: Precision, gpu: Gpu) -> Dtype | None:
     """A format that the recipe multiplies in and `gpu` has no rate for; None where it has all.
 

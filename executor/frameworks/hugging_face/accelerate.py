@@ -241,7 +241,8 @@ def _read_deepspeed(values: Values, kind: Fact, path: str) -> Reading:
         target = shown(where.value) if where else "the JSON that the training code names"
         raise NothingToRead(f"it launches DeepSpeed: check {target} instead", kind.line)
     device = values.get(f"{prefix}offload_optimizer_device")
-    weights = weights_on_the_host(values, f"{prefix}offload_param_device")
+    onto = f"{prefix}offload_param_device"
+    weights, without = weights_on_the_host(values, onto, stage.value)
     facts = _axes(values) | {"zero_stage": stage}
     put(
         facts,
@@ -261,7 +262,7 @@ def _read_deepspeed(values: Values, kind: Fact, path: str) -> Reading:
         ignored=values.ignored(),
         exposed=() if stage.value == 3 else ("data_reduce",),
         unread=(*weights, *unread),
-        notes=(*noted, *sections, *bf16_without_zero(facts)),
+        notes=(*noted, *without, *sections, *bf16_without_zero(facts)),
     )
 
 

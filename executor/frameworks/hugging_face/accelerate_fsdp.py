@@ -49,8 +49,8 @@ def copies_of(values: Values, replicas: Fact) -> Fact | None:
 
 def _is_second(values: Values) -> bool:
     """Whether FSDP2 runs, of which accelerate takes other keys than of FSDP1."""
-    version = values.count("fsdp_config.fsdp_version")
-    return version is not None and version.value == 2
+    version = values.word({"1": False, "2": True}, "fsdp_config.fsdp_version")
+    return version is not None and version.value
 
 
 def other_version(values: Values, kind: Fact | None) -> Iterator[str]:

@@ -261,7 +261,8 @@ def reading_of(values: Values, path: str) -> Reading:
     notes += bf16_without_zero(facts)
     if facts["zero_stage"].value == 3 and facts["tensor_parallel"].value > 1:
         notes.append(f"line {facts['tensor_parallel'].line}: {BEFORE_0_19_4}")
-    weights = weights_on_the_host(values, "zero_optimization.offload_param.device")
+    device = "zero_optimization.offload_param.device"
+    weights, without = weights_on_the_host(values, device, facts["zero_stage"].value)
     exposed = _exposed(values, facts["zero_stage"].value == 3)
     unsaid = RECOMPUTE_IN_CODE
     if values.has("activation_checkpointing"):
@@ -277,7 +278,7 @@ def reading_of(values: Values, path: str) -> Reading:
         ignored=values.ignored(),
         exposed=exposed,
         notes=(
-            *(*notes, *noted),
+            *(*notes, *without, *noted),
             *values.suspects(("train_batch_size", "train_micro_batch_size_per_gpu")),
         ),
         unread=(*unread, *weights, *not_understood),
@@ -329,9 +330,17 @@ def _read_offload(values: Values, facts: dict[str, Fact]) -> list[str]:
     return notes
 
 
-def weights_on_the_host(values: Values, name: str) -> list[Fact]:
-    """The device that `name` states for the weights, if it is not the GPU."""
-    return values.besides(("none",), name, "weights on the host are not modelled")
+def weights_on_the_host(values: Values, name: str, stage: int) -> tuple[list[Fact], list[str]]:
+    """What is not understood of the device that `name` states for the weights, if it is not the
+    GPU; below stage 3 a note alone.
+
+    Source: deepspeedai/DeepSpeed `deepspeed/runtime/engine.py`, _configure_zero_optimizer, hands
+    it to stage 3's optimizer and to no other.
+    """
+    found = values.besides(("none",), name, "weights on the host are not modelled")
+    if stage == 3:
+        return found, []
+    return [], [f"line {at.line}: {name} counts in stage 3 only: priced without it" for at in found]
 
 
 def _degrees(values: Values) -> dict[str, Fact]:

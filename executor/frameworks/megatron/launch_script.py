@@ -47,6 +47,7 @@ from meshplan.executor.frameworks.megatron.hybrid import has_pattern
 from meshplan.executor.frameworks.megatron.model_config import (
     model_config_of,
     model_unread,
+    other_words,
     plain_experts,
     routing_assumed,
     ungrouped,
@@ -298,7 +299,7 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
         notes=(
             *notes, *_assumed(command.name), *more, *more_notes, *noted,
             *scores_of_2023(values, recompute), *ungrouped(values), *routing_assumed(values),
-            *values.suspects(_MARKS),
+            *other_words(values), *values.suspects(_MARKS),
             *(_LEFT.format(name.replace("_", "-")) for name in left),
         ),
         unread=(*unread, *model_unread(values), *plain_experts(values), *not_understood),

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from meshplan.costmodels.model.class_defaults import nothing_left_out
-from meshplan.executor.frameworks.documents.values import Values
+from meshplan.executor.frameworks.documents.values import Values, shown
 from meshplan.executor.frameworks.megatron.hybrid import PATTERNS, hybrid_config
 from meshplan.executor.frameworks.megatron.numerics import numeric_config
 from meshplan.executor.frameworks.megatron.plain_experts import (
@@ -129,6 +129,32 @@ def routing_assumed(values: Values) -> list[str]:
         return []
     said = "--moe-router-topk is not stated: 2 experts for each token, Megatron-Core's default"
     return [f"line {experts.line}: {said}; releases before 0.5 and some forks take 1"]
+
+
+_WORDS = {
+    "normalization": ("LayerNorm", "RMSNorm"),
+    "position_embedding_type": (
+        "learned_absolute", "rope", "mrope", "yarn", "relative", "none", "rotary", "alibi",
+        "absolute",
+    ),
+    "moe_router_score_function": ("softmax", "sigmoid", "sqrtsoftplus"),
+}  # fmt: skip
+"""Megatron's words for what changes no size: another one stops the program (NVIDIA/Megatron-LM
+megatron/training/arguments.py). Of positions forks' words too (bigcode-project/Megatron-LM).
+"""
+
+
+def other_words(values: Values) -> list[str]:
+    """A note for each word that is none of Megatron's: a fork's, or one that stops the program."""
+    notes = []
+    for name, known in _WORDS.items():
+        fact = values.found.get(name)
+        if fact is None or "$" in str(fact.value):  # which the script leaves open
+            continue
+        if str(fact.value).lower() not in map(str.lower, known):
+            said = f"line {fact.line}: {name.replace('_', '-')} {shown(fact.value)}"
+            notes.append(f"{said} is none of Megatron's words ({', '.join(known)}): not priced")
+    return notes
 
 
 def model_unread(values: Values) -> list[Fact]:

@@ -86,3 +86,21 @@ def test_a_dry_run_is_of_no_other_engine(tmp_path: Path) -> None:
         answer = executed(options)
         assert answer.exit_code == 2
         assert "run the native engine, not deepspeed" in answer.output
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "named"),
+    [
+        pytest.param("--dry-run", ("--steps", "10"), "--steps", id="steps, as the default has"),
+        pytest.param("--dry-run", ("--top", "2", "--warmup", "1"), "--warmup, --top", id="two"),
+        pytest.param("--dry-run", ("-o", "run"), "--out", id="a folder"),
+        pytest.param("--one-rank", ("--top", "2"), "--top", id="of one rank"),
+    ],
+)
+def test_one_rank_alone_takes_no_option_of_a_run(
+    tmp_path: Path, kind: str, option: tuple[str, ...], named: str
+) -> None:
+    write_plan(tiny_plan(), tmp_path / "plan.yaml")
+    answer = executed([str(tmp_path / "plan.yaml"), kind, *option])
+    assert answer.exit_code == 2
+    assert f"{kind} does not take {named}: leave them out" in answer.output

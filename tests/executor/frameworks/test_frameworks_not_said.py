@@ -70,6 +70,28 @@ def test_a_bare_no_is_plain_data_parallelism() -> None:
     assert not reading.unread
 
 
+@pytest.mark.parametrize("version", ["3", "0", "two"])
+def test_a_version_of_fsdp_that_is_none_is_illegal(version: str) -> None:
+    text = PLAIN_FSDP + f"fsdp_version: {version}\n"
+    with pytest.raises(IllegalConfig, match=r"fsdp_version is .*known are 1, 2") as error:
+        read_config(text, "a.yaml")
+    assert error.value.line == text.count("\n")
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_weights_on_the_host_count_under_zero_3_alone(stage: int) -> None:
+    below = f'"stage": {stage}, "offload_param": {{"device": "cpu"}}'
+    text = DEEPSPEED.replace('"stage": 3%s', below) % ""
+    launcher = (
+        f"distributed_type: DEEPSPEED\ndeepspeed_config: {{zero_stage: {stage}, "
+        "offload_param_device: cpu}\n"
+    )
+    for name, written in (("a.json", text), ("a.yaml", launcher)):
+        reading = read_config(written, name)
+        assert not reading.unread
+        assert any("offload_param" in note and "stage 3 only" in note for note in reading.notes)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "named"),
     [

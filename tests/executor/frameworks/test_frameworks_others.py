@@ -153,8 +153,8 @@ deepspeed --num_gpus 8 pretrain_gpt.py --num-layers 8 --hidden-size 512 --num-at
         pytest.param("", "--zero-stage 2", 2, None, "zero_stage 1", id="said otherwise"),
         pytest.param(', "offload_optimizer": {"device": "cpu"}', "--zero-stage 1", 1, True, "",
                      id="states on the host"),
-        pytest.param(', "offload_param": {"device": "cpu"}', "", 1, None, "offload_param",
-                     id="weights on the host"),
+        pytest.param(', "offload_param": {"device": "cpu"}', "", 1, None, "",
+                     id="weights on the host, which stage 1 ignores"),
     ],
 )  # fmt: skip
 def test_a_deepspeed_configuration_that_the_script_writes_is_read(

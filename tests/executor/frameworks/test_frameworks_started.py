@@ -206,6 +206,19 @@ def test_a_trainer_is_judged_by_the_file_that_launches_it(tmp_path: Path) -> Non
     assert (none.facts["zero_stage"].value, none.unread) == (0, ())
 
 
+@pytest.mark.parametrize("named", [False, True], ids=["it does not name one", "it names its own"])
+def test_only_a_launcher_that_is_not_taken_is_noted(tmp_path: Path, named: bool) -> None:
+    (tmp_path / "ds.json").write_text(
+        '{"zero_optimization": {"stage": 1}, "bf16": {"enabled": true}}'
+    )
+    own = f"deepspeed: {tmp_path / 'ds.json'}\n" if named else ""
+    (tmp_path / "sft.yaml").write_text(TRL + own)
+    given = Settings(cluster="dgx-h100", gpus=8, launched_by=str(tmp_path / "ds.json"))
+    (found,) = check_paths([tmp_path / "sft.yaml"], TOOLS, given)
+    assert found.label == "dp8 zero1 mbs2 recompute-full"
+    assert any("--launched-by changes nothing" in note for note in found.notes) is named
+
+
 def test_a_launcher_that_says_otherwise_or_nothing_is_told(tmp_path: Path) -> None:
     """Another accumulation stops the trainer; a file of another kind, and none, say no sharding."""
     counted = ZERO3.replace("  zero_stage", "  gradient_accumulation_steps: 4\n  zero_stage")

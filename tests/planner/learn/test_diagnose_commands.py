@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from called import answer
 from random_plans import plan_of
-from two_layouts import PLANS, TRAINING, megatron_log, model_of
+from two_layouts import APART, PLANS, TRAINING, megatron_log, model_of
 
 from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.planner.case.plan_file import write_plan
@@ -137,3 +137,23 @@ def test_a_learned_file_that_is_not_there_is_said_once(logs: list[str], tmp_path
     code, _, error = answer("diagnose", logs[0], "--learned", str(tmp_path / "none.yaml"))
     assert code == 2
     assert error.count("cannot be read") == 1
+
+
+def test_a_run_of_execute_has_the_layout_of_its_plan(tmp_path: Path) -> None:
+    """The same slow steps in a framework's log and in `execute`'s own result: of the latter no
+    other recompute may be.
+    """
+    write_plan(APART[1], tmp_path / "plan.yaml")
+    slow_s = 1.3 * model_of(APART[1]).time().step_time_s
+    log = megatron_log(tmp_path / "a.log", slow_s)
+    result = tmp_path / "result.json"
+    result.write_text(
+        json.dumps({"meshplan_run": 1, "step_times_s": [slow_s] * 12, "losses": [2.0] * 15})
+    )
+    names = [
+        {each["name"] for each in json.loads(answer("diagnose", str(path), "--json")[1])["reasons"]}
+        for path in (log, result)
+    ]
+    stated = "every layer recomputes its activations"
+    assert stated in names[0]
+    assert names[1] == names[0] - {stated}

@@ -1,4 +1,4 @@
-"""The number formats that each engine trains in: one list for questions, files and runs."""
+"""The number formats and optimizers that each engine has: one list for all that ask."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,13 +10,15 @@ import meshplan.hardware_profiles
 from meshplan.costmodels.layout import InvalidLayout
 from meshplan.executor.frameworks import read_config
 from meshplan.executor.frameworks.automodel.training import _TE_SCALES
+from meshplan.executor.frameworks.automodel.training import OPTIMIZERS as OF_AUTOMODEL
 from meshplan.executor.frameworks.hugging_face import accelerate
 from meshplan.executor.frameworks.llm_foundry.read import _PRECISIONS as OF_FOUNDRY
-from meshplan.executor.frameworks.megatron.settings import PRECISIONS
+from meshplan.executor.frameworks.megatron.settings import OPTIMIZERS, PRECISIONS
 from meshplan.executor.frameworks.nanotron.export import DTYPES
 from meshplan.executor.frameworks.nemo.mixed_precision import MIXED
 from meshplan.executor.frameworks.neox.read import _PRECISIONS as OF_NEOX
 from meshplan.executor.frameworks.torchtitan.names import CONVERTER_CLASSES, CONVERTERS
+from meshplan.executor.frameworks.torchtune.read import OPTIMIZERS as OF_TORCHTUNE
 from meshplan.hardware_profiles.engines import engine_names, load_engine
 from meshplan.planner.case.resolve import check_case, resolve
 from meshplan.planner.case.settings import Settings
@@ -62,6 +64,38 @@ def test_published_runs_trained_in_formats_of_their_engines(file: str) -> None:
 def test_what_files_can_say_the_engine_has(engine: str, words: Iterable[str]) -> None:
     """No reader or writer knows a format that the engine's list leaves out."""
     assert set(words) <= set(load_engine(engine).legality.precisions)
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        ("automodel", OF_AUTOMODEL.values()),
+        ("megatron", OPTIMIZERS.values()),
+        ("megatron-bridge", OPTIMIZERS.values()),
+        ("accelerate-chunked-loss", OF_TORCHTUNE.values()),
+    ],
+)
+def test_optimizers_that_files_can_say_the_engine_has(engine: str, words: Iterable[str]) -> None:
+    assert set(words) <= set(load_engine(engine).legality.optimizers)
+
+
+@pytest.mark.parametrize(
+    ("engine", "optimizer"),
+    [
+        *[(engine, "adamw8bit") for engine in ("megatron", "megatron-bridge", "torchtitan-0.2")],
+        ("native", "sgd"), ("nanotron", "muon"),
+    ],
+)  # fmt: skip
+def test_plan_refuses_an_optimizer_that_the_engine_lacks(engine: str, optimizer: str) -> None:
+    done = CliRunner().invoke(
+        app, ["plan", *QUESTION, "--engine", engine, "--optimizer", optimizer]
+    )
+    assert done.exit_code == 2
+    said = f"optimizer {optimizer}: engine {engine} has "
+    assert said in done.stderr
+    able = done.stderr.split("engines that have it: ")[1].strip().split(", ")
+    assert "deepspeed" in able
+    assert engine not in able
 
 
 def test_a_source_for_every_list() -> None:
