@@ -356,7 +356,9 @@ def on_endless_host(question: Question, price: Pricer = closed_form) -> Fit | Ne
     None where that changes nothing, or no layout is legal.
     """
     endless = _with_endless_host(question)
-    return endless and (fitting_layout(endless, price) or nearest_miss(endless, price))
+    if endless is None:
+        return None
+    return fitting_layout(endless, price) or nearest_miss(endless, price)
 
 
 def _with_endless_host(question: Question) -> Question | None:
