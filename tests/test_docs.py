@@ -1,6 +1,7 @@
 """The documentation says what is true: commands, pasted outputs, links."""
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,22 @@ def test_help_shows_all_that_it_is_made_of() -> None:
         shown = CliRunner(env={"COLUMNS": "200"}).invoke(app, [*name.split(), "--help"]).stdout
         words = {word for text in texts for word in text.split()}
         assert {word for word in words if word not in shown} <= {"\b"}, name
+
+
+def test_an_example_is_pasted_whole() -> None:
+    """In a window of 80 columns no line of an example breaks but behind a backslash, and what the
+    lines say together is a command with its options.
+    """
+    for name, command in commands():
+        shown = CliRunner(env={"COLUMNS": "80"}).invoke(app, [*name.split(), "--help"]).stdout
+        block = re.search(r"Example:(.*?)\n\s*\n", shown, re.S)
+        assert block, name
+        lines = re.sub(r"\\\s*\n", " ", block[1].strip()).split("\n")
+        assert len(lines) == 1, lines
+        program, *words = shlex.split(lines[0])
+        assert program == "meshplan"
+        assert words[: len(name.split())] == name.split()
+        command.make_context(name, words[len(name.split()) :])
 
 
 def test_an_option_is_spelt_alike_in_every_command() -> None:

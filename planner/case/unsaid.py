@@ -133,6 +133,8 @@ def _has(case: Case, unsaid: Unsaid) -> bool:
     part, _, field = unsaid.name.partition(".")
     if unsaid.name == "model":  # which model the code builds is an option's or a settings file's
         return unsaid.left or case.model.name == unsaid.value
+    if unsaid.name == "engine":
+        return case.engine.name == unsaid.value
     if part in ("layout", "training"):
         return _shown(case, part, field) == unsaid.value
     return part in _NO_PRICE

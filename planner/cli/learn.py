@@ -79,7 +79,9 @@ def learn(
 ) -> None:
     """Learn constants of this cluster and framework from training logs.
 
-    Example: meshplan learn a/train.log b/train.log --cluster dgx-h100 -o learned.yaml
+    Example:
+      meshplan learn a/train.log b/train.log --cluster dgx-h100 --gpus 64 \\
+        -o learned.yaml
 
     `meshplan plan --learned FILE` uses what was learnt. Exit 0: done, 2: a log or config cannot be
     used.
@@ -144,7 +146,9 @@ def diagnose(
 ) -> None:
     """Say why a run takes as long as it does: measured beside expected, and what may be missing.
 
-    Example: meshplan diagnose train.log --config train.toml --cluster dgx-h100 --gpus 64
+    Example:
+      meshplan diagnose train.log --config train.toml --cluster dgx-h100 \\
+        --gpus 64
 
     What is said of reasons are hypotheses, each with the step that the cost model gives it. Exit 0:
     the step is where 8 of 10 runs lie, or faster; 1: it is slower; 2: no run comes of the input.

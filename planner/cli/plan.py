@@ -61,7 +61,9 @@ def plan(
 ) -> None:
     """Find the fastest layout that fits, and prove it.
 
-    Example: meshplan plan llama-3.1-8b --gpus 64 --cluster dgx-h100 --global-batch-tokens 4M
+    Example:
+      meshplan plan llama-3.1-8b --gpus 64 --cluster dgx-h100 \\
+        --global-batch-tokens 4M
     """
     given = locals()
     import_numpy()

@@ -133,7 +133,9 @@ def import_files(
 ) -> None:
     """Write a profile from nccl-tests logs and matmul tables on top of a built-in cluster.
 
-    Example: meshplan profiles import all_reduce_perf.log --cluster dgx-h100 -o mine.toml
+    Example:
+      meshplan profiles import all_reduce_perf.log --cluster dgx-h100 \\
+        -o mine.toml
     """
     if dtype not in get_args(Dtype):
         refuse(f"--dtype {dtype}: one of {', '.join(get_args(Dtype))}")

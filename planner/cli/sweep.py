@@ -74,7 +74,9 @@ def sweep(
 ) -> None:
     """Plan each combination of models, clusters and sizes; name the cheapest, the knee, the front.
 
-    Example: meshplan sweep llama-3.1-8b --gpus 8..512 --cluster dgx-h100 --global-batch 1024
+    Example:
+      meshplan sweep llama-3.1-8b --gpus 8..512 --cluster dgx-h100 \\
+        --global-batch 1024
     """
     axes = _axes(locals())
     terms = _terms(tokens, mtbf_hours, checkpoint_seconds, restart_seconds)

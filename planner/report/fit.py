@@ -15,7 +15,7 @@ from meshplan.hardware_profiles.schema import Gpu
 from meshplan.planner.answer.answer import case_at
 from meshplan.planner.answer.fewest_gpus import SIZES_TRIED, FewestGpus, NoFewer
 from meshplan.planner.answer.question import Asked
-from meshplan.planner.case.host_memory import host_use
+from meshplan.planner.case.host_memory import HostUse, host_use
 from meshplan.planner.case.plan_file import StageMemory, said
 from meshplan.planner.case.predict import fits_probability, stage_memory, step_model_of
 from meshplan.planner.check.verdicts import fullest, largest_category
@@ -165,7 +165,7 @@ def misfit_lines(question: Question, why: Explanation, fuller: Fuller | None = N
 
 def _nearest_lines(question: Question, why: Explanation) -> Iterator[str]:
     if why.beyond_host:
-        yield _beyond_host_line(question, why.beyond_host.layout)
+        yield beyond_host_line(question, why.beyond_host.layout)
     if why.nearest is None and why.beyond_host:
         return
     if why.nearest is None:
@@ -174,7 +174,7 @@ def _nearest_lines(question: Question, why: Explanation) -> Iterator[str]:
     stages = stage_memory(step_model_of(case_at(question, why.nearest.layout)))
     part = largest_part(max(stages, key=lambda stage: stage.needed))
     fills = f"the largest part of its fullest rank is {part}"
-    lacks = _lacking_host(question, stages)
+    lacks = _lacking_host(question, why.nearest.layout)
     yield f"{miss_line(why.nearest, question.cluster.gpu)}; {fills}{lacks}"
     layout, rules = why.nearest.layout, question.engine.legality
     degrees = layout.pipeline_parallel, layout.virtual_stages
@@ -183,15 +183,20 @@ def _nearest_lines(question: Question, why: Explanation) -> Iterator[str]:
         yield "only listed stage splits were tried here: another split of the layers may fit"
 
 
-def _beyond_host_line(question: Question, layout: Layout) -> str:
+def beyond_host_line(question: Question, layout: Layout) -> str:
     """A layout of which only the host takes too little, and how much it would have to."""
+    return f"the GPUs alone hold {layout.full_label}; {host_use_of(question, layout).text}"
+
+
+def host_use_of(question: Question, layout: Layout) -> HostUse:
+    """What a layout keeps on the host, for each GPU."""
     stages = stage_memory(step_model_of(case_at(question, layout)))
-    return f"the GPUs alone hold {layout.full_label}{_lacking_host(question, stages)}"
+    return host_use((stage.host for stage in stages), question.cluster, question.gpus)
 
 
-def _lacking_host(question: Question, stages: Sequence[StageMemory]) -> str:
+def _lacking_host(question: Question, layout: Layout) -> str:
     """What a node's memory lacks too; "" where it takes all."""
-    use = host_use((stage.host for stage in stages), question.cluster, question.gpus)
+    use = host_use_of(question, layout)
     return f"; {use.text}" if use.lacking_bytes > 0 else ""
 
 

@@ -337,8 +337,8 @@ def _beside(question: Question, most: int, price: Pricer, deadline: float | None
         FEWER: lambda: fewest_of(1, question.gpus - 1),
         ON_HOST: lambda: fitting_layout(replace(question, pins=pins), price),
     }
-    if (endless := _with_endless_host(question)) is not None:
-        pieces[BEYOND_HOST] = lambda: fitting_layout(endless, price) or nearest_miss(endless, price)
+    if _with_endless_host(question) is not None:
+        pieces[BEYOND_HOST] = lambda: on_endless_host(question, price)
     found = done_beside(*(partial(done_by, piece, deadline) for piece in pieces.values()))
     nearest, *fits = (each.answer if each else None for each in found)
     larger, fewer = (each if isinstance(each, Fewest) else Fewest(None) for each in fits[:2])
@@ -349,6 +349,16 @@ def _beside(question: Question, most: int, price: Pricer, deadline: float | None
     ended = tuple(name for name, each in zip(pieces, found, strict=True) if each is None)
     on_host, larger_host = (each if isinstance(each, Fit) else None for each in (moved, beyond))
     return Beside(next(misses, None), larger, fewer.fit, on_host, larger_host, ended)
+
+
+def on_endless_host(question: Question, price: Pricer = closed_form) -> Fit | NearestMiss | None:
+    """What the GPUs hold, or else what comes closest, on a host that takes whatever is kept there;
+    None where that changes nothing, or no layout is legal.
+    """
+    endless = _with_endless_host(question)
+    if endless is None:
+        return None
+    return fitting_layout(endless, price) or nearest_miss(endless, price)
 
 
 def _with_endless_host(question: Question) -> Question | None:

@@ -29,8 +29,9 @@ from meshplan.planner.answer.sizes import TOP
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.seal import content_hash
 from meshplan.planner.processes.until import done_by
-from meshplan.planner.report.fit import miss_line
-from meshplan.planner.search.footprint import nearest_miss
+from meshplan.planner.report.fit import beyond_host_line, host_use_of, miss_line
+from meshplan.planner.search.footprint import nearest_miss, on_endless_host
+from meshplan.planner.search.least_memory import Fit, NearestMiss
 from meshplan.planner.search.result import NoLayoutFits, SearchEnded
 
 MOST_CELLS = 5_000
@@ -50,7 +51,9 @@ class Answer(Frozen):
 
     may_fit        of what is infeasible: something that may fit was left open
     lacking_bytes  of each GPU, in the nearest miss of what is infeasible; None: no layout is legal,
-                   or the time limit came before it was found
+                   the host alone lacks memory, or the time limit came before it was found
+    lacking_host_bytes
+                   of each GPU's share of the host, in a layout that the GPUs alone hold
     ended_by_time  the search's time limit came before its work was done
     """
 
@@ -59,6 +62,7 @@ class Answer(Frozen):
     plan: Plan | None = None
     reason: str = ""
     lacking_bytes: float | None = None
+    lacking_host_bytes: float | None = None
     ended_by_time: bool = False
 
     @model_validator(mode="after")
@@ -226,15 +230,19 @@ def _refused(asked: Asked, error: NoLayoutFits, time_limit_s: float | None) -> A
     search was given.
     """
     deadline = None if time_limit_s is None else time.perf_counter() + time_limit_s
-    found = done_by(lambda: nearest_miss(asked.question), deadline)
+    q = asked.question
+    found = done_by(lambda: nearest_miss(q) or on_endless_host(q), deadline)
     refused = partial(Answer, status="INFEASIBLE", may_fit=not error.proved)
     if found is None:
         said = f"{error} (the time limit left out what comes nearest)"
         return refused(reason=said, ended_by_time=True)
-    if (miss := found.answer) is None:
-        return refused(reason=str(error))
-    said, lacking = miss_line(miss, asked.question.cluster.gpu), miss.lacking_bytes
-    return refused(reason=said, lacking_bytes=lacking)
+    match found.answer:
+        case NearestMiss() as miss:
+            return refused(reason=miss_line(miss, q.cluster.gpu), lacking_bytes=miss.lacking_bytes)
+        case Fit(layout=layout):
+            lacking = host_use_of(q, layout).lacking_bytes
+            return refused(reason=beyond_host_line(q, layout), lacking_host_bytes=lacking)
+    return refused(reason=str(error))
 
 
 def key_of(asked: Asked) -> str:

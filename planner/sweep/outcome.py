@@ -26,6 +26,7 @@ from meshplan.planner.sweep.economics import (
 )
 
 T = TypeVar("T")
+LACKING = ("lacking_bytes", "lacking_host_bytes")
 PER_TRILLION = ("gpu_hours_per_trillion_tokens", "cost_per_trillion_tokens")
 
 
@@ -132,6 +133,7 @@ def record(row: SweepRow) -> dict[str, Any]:
     needed_bytes            of the fullest rank
     may_fit                 of what is infeasible: something that may fit was left open
     lacking_bytes           of each GPU, in the nearest miss of what is infeasible
+    lacking_host_bytes      of each GPU's share of the host, where that alone is infeasible
     gpu_hours_per_trillion_tokens
                             GPU-hours of 1e12 tokens
     cost_per_trillion_tokens
@@ -153,7 +155,7 @@ def record(row: SweepRow) -> dict[str, Any]:
                 "tokens_per_s_per_gpu"),
         "needed_bytes": needed_bytes(prediction.memory) if prediction else None,
         **facts(prediction, "gpu_memory_bytes"),
-        **facts(found, "may_fit", "lacking_bytes"),
+        **facts(found, "may_fit", *LACKING),
         **facts(plan and plan.search, "bound_s", "gap"),
         **facts(
             cost, "tokens_per_s", *PER_TRILLION, "goodput", "days", "gpu_hours",

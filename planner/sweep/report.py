@@ -18,7 +18,7 @@ from meshplan.costmodels.units import (
 from meshplan.planner.case.search_report import SearchReport
 from meshplan.planner.report.output import listing
 from meshplan.planner.report.tables import bullets, indented
-from meshplan.planner.sweep.cells import Series
+from meshplan.planner.sweep.cells import Answer, Series
 from meshplan.planner.sweep.economics import RunCost, front, in_money
 from meshplan.planner.sweep.outcome import Sweep, SweepRow, costs_of, on_front, record
 
@@ -117,12 +117,19 @@ def _layout(row: SweepRow, *, several: bool) -> str:
     if found is None:
         return "not planned: the sweep was ended"
     if found.plan is None:
-        lacks = found.lacking_bytes
-        why = found.reason if lacks is None else f"a GPU lacks {format_bytes(lacks)}"
-        return f"{found.verdict}: {why}"
+        return f"{found.verdict}: {_why(found)}"
     marks = [name for name in ("cheapest", "knee") if getattr(row, name)] * several
     marks += ["not proved"] * (not found.proved)
     return found.plan.layout.label + f" ({', '.join(marks)})" * bool(marks)
+
+
+def _why(found: Answer) -> str:
+    """What the nearest layout lacks, or else the whole reason."""
+    if found.lacking_bytes is not None:
+        return f"a GPU lacks {format_bytes(found.lacking_bytes)}"
+    if found.lacking_host_bytes is not None:
+        return f"a GPU's share of the host lacks {format_bytes(found.lacking_host_bytes)}"
+    return found.reason
 
 
 def _values(row: SweepRow, columns: Sequence[str]) -> list[str]:

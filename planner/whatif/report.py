@@ -14,7 +14,7 @@ from meshplan.planner.report.output import listing
 from meshplan.planner.report.tables import bullets, indented
 from meshplan.planner.sweep.cells import NOT_FOUND, WITHOUT_PLAN
 from meshplan.planner.sweep.economics import RunCost, Terms, run_cost
-from meshplan.planner.sweep.outcome import facts
+from meshplan.planner.sweep.outcome import LACKING, facts
 from meshplan.planner.sweep.report import days_text, short_count
 from meshplan.planner.whatif.asking import Asking
 from meshplan.planner.whatif.break_even import WIDEST, BreakEven, Point
@@ -46,9 +46,8 @@ def print_changes(
 ) -> None:
     """The question as it was and with all changes beside each other, then what each does alone."""
     before, *others = askings
-    q = before.asked.question
-    gpus = q.counted(q.gpus)
-    out.print(Text(f"{q.model.name} on {gpus} of {before.asked.cluster_name}", style="bold"))
+    q, cluster = before.asked.question, before.asked.cluster_name
+    out.print(Text(f"{q.model.name} on {q.counted(q.gpus)} of {cluster}", style="bold"))
     after, *alone = others
     for note in _notes(before, after):
         out.print(Text(note, style="dim"))
@@ -164,6 +163,7 @@ def asking_document(
     status           `OPTIMAL`, `FEASIBLE`, `INFEASIBLE`, `UNKNOWN`, `REFUSED`; `OPEN`: ended before
     reason           why there is no plan; absent where there is one
     lacking_bytes    of each GPU in the nearest miss; absent where there is a plan
+    lacking_host_bytes  of each GPU's share of the host, where that alone lacks; absent likewise
     label            of the layout, in short
     layout           as a plan file has it
     same_tokens_s    for as many tokens as a step of `before` has
@@ -180,7 +180,7 @@ def asking_document(
         "factors": dict(change.factors),
         **{name: value for name in settings if (value := getattr(change, name)) is not None},
         "status": each.answer.status if each.answer else "OPEN",
-        **({"reason": each.refusal, **facts(each.answer, "lacking_bytes")} if each.refusal else {}),
+        **({"reason": each.refusal, **facts(each.answer, *LACKING)} if each.refusal else {}),
         "label": plan.layout.full_label if plan else None,
         "layout": said(plan.layout) if plan else None,
         **facts(p, "step_time_s", "step_time_low_s", "step_time_high_s"),

@@ -53,6 +53,7 @@ from meshplan.executor.frameworks.hugging_face.deepspeed import (
 from meshplan.executor.frameworks.hugging_face.launch_options import processes_of
 from meshplan.executor.frameworks.hugging_face.script import (
     RECOMPUTE_IN_CODE,
+    loss_unsaid,
     said_by_script,
     script_files,
     script_words,
@@ -116,7 +117,7 @@ def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
         files={FILE: yaml.safe_dump(document, sort_keys=False), **script_files(answer)},
         launch=f"accelerate launch --config_file {FILE} "
         + script_words(answer, "--accelerate", recompute=False),
-        cannot_say=(*unsaid, *_unsaid(answer)),
+        cannot_say=(*unsaid, *_unsaid(answer), *loss_unsaid(plan.engine, "accelerate")),
     )
 
 

@@ -43,6 +43,7 @@ from meshplan.executor.frameworks.export_notes import (
 )
 from meshplan.executor.frameworks.hugging_face.script import (
     RECOMPUTE_IN_CODE,
+    loss_unsaid,
     script_files,
     script_words,
 )
@@ -127,7 +128,7 @@ def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
         },
         launch=f"{torchrun_words(answer)} "
         + script_words(answer, f"--deepspeed {FILE}", recompute=True),
-        cannot_say=tuple(_unsaid(answer)),
+        cannot_say=(*_unsaid(answer), *loss_unsaid(plan.engine, "deepspeed")),
     )
 
 

@@ -18,6 +18,10 @@ SCRIPT, MODEL = "train.py", "config.json"
 RECOMPUTE_IN_CODE = "the training code switches it on, and this file does not say it"
 NOT_HERE = "not in this file: "
 ARGUMENT = NOT_HERE + "an argument of train.py"
+WITH_PIECES = {
+    "accelerate": "accelerate-chunked-loss", "deepspeed": "deepspeed-chunked-loss",
+}  # fmt: skip
+"""Of an engine whose loss has all logits at once: the same with the loss in pieces."""
 SOURCE = Path(__file__).with_name("train_script.py")
 
 
@@ -31,6 +35,17 @@ def said_by_script(answer: Answer) -> list[CannotSay]:
         CannotSay("training.optimizer", training.optimizer, NOT_HERE + "train.py runs adamw"),
         CannotSay("model", answer.model.name, NOT_HERE + "train.py reads config.json", True),
     ]
+
+
+def loss_unsaid(planned_for: str, engine: str) -> list[CannotSay]:
+    """Of a plan for an engine whose loss is in pieces: no file of `engine` says so."""
+    if planned_for not in WITH_PIECES.values():
+        return []
+    why = (
+        "train.py has all logits at once; where other code makes the loss in pieces, as TRL's and "
+        "Liger's does, engine in meshplan.toml tells"
+    )
+    return [CannotSay("engine", WITH_PIECES[engine], why, True)]
 
 
 def script_files(answer: Answer) -> Mapping[str, str]:

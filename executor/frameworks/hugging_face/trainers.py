@@ -31,6 +31,7 @@ from meshplan.executor.frameworks.documents.parse import read_json, read_yaml
 from meshplan.executor.frameworks.documents.values import Values, optimizer, put, shown, top_level
 from meshplan.executor.frameworks.hugging_face.deepspeed import bf16_without_zero
 from meshplan.executor.frameworks.hugging_face.nearby import Nearby
+from meshplan.executor.frameworks.hugging_face.script import WITH_PIECES
 from meshplan.executor.frameworks.hugging_face.shipped import SHIPPED
 from meshplan.executor.frameworks.hugging_face.trainer_batches import batches_by_loader
 from meshplan.executor.frameworks.hugging_face.trainer_models import (
@@ -119,7 +120,6 @@ _CHUNKS = (
     "loss_type is not stated: chunked_nll, TRL's default since 1.7; `loss_type: nll` has all "
     "logits at once, as before"
 )
-_WITH_PIECES = {FSDP_ENGINE: "accelerate-chunked-loss", DEEPSPEED_ENGINE: "deepspeed-chunked-loss"}
 
 
 def read(trainer: Trainer, text: str, path: str, start: Start | None = None) -> Reading:
@@ -199,7 +199,7 @@ def _engine_of(trainer: Trainer, values: Values, sharding: Sharding, notes: list
     """The engine that prices it, by where the loss is made; notes one that has all logits."""
     if _loss_in_pieces(trainer, values):
         notes += [_CHUNKS] if _in_chunks_unsaid(trainer, values) else []
-        return _WITH_PIECES[sharding.engine]
+        return WITH_PIECES[sharding.engine]
     older = [name for name in _OLDER_TRL if trainer.name == "trl" and name in values.found]
     notes.append(f"{older[0]} is a name of a TRL without chunks: {_AT_ONCE}" if older else _AT_ONCE)
     return sharding.engine
@@ -207,10 +207,10 @@ def _engine_of(trainer: Trainer, values: Values, sharding: Sharding, notes: list
 
 def _saving(trainer: Trainer, values: Values, engine: str) -> Saving | None:
     """Liger's loss, where all logits are there at once and no own loss needs them."""
-    if engine not in _WITH_PIECES or any(values.on(name) for name in _OWN_LOSS):
+    if engine not in WITH_PIECES or any(values.on(name) for name in _OWN_LOSS):
         return None
     switch = f"{trainer.liger} true (the loss in pieces)"
-    return Saving(text=switch, engine=_WITH_PIECES[engine])
+    return Saving(text=switch, engine=WITH_PIECES[engine])
 
 
 def _weights_as_loaded(

@@ -138,6 +138,25 @@ def test_adapters_wait_until_the_comment_is_gone(tmp_path: Path) -> None:
     assert _findings(folder)[0].verdict != "incomplete"
 
 
+@pytest.mark.parametrize("framework", ["deepspeed", "accelerate"])
+def test_a_loss_in_pieces_waits_until_somebody_says_it(framework: str, tmp_path: Path) -> None:
+    """Neither the file nor train.py has it: no price with all logits, until the settings decide."""
+    engine = f"{framework}-chunked-loss"
+    plan = _dense(data_parallel=8, zero_stage=3).model_copy(update={"engine": engine})
+    folder = _exported(plan, framework, tmp_path)
+    (found,) = _findings(folder)
+    assert found.verdict == "incomplete"
+    assert f"engine = {engine}" in found.text
+    peaks = []
+    for stated in (engine, framework):
+        (priced,) = _findings(folder, Settings(engine=stated))
+        assert priced.verdict == "fits"
+        peaks.append(priced.peak_bytes)
+    (planned,) = _findings(tmp_path / "plan.yaml")
+    assert peaks[0] == pytest.approx(planned.peak_bytes, rel=1e-9)
+    assert peaks[0] < peaks[1]
+
+
 def test_a_pipeline_of_deepspeed_s_code(tmp_path: Path) -> None:
     """8 replicas on 32 GPUs: 4 stages, which the export's folder says, and a stranger's has to."""
     plan = _dense(data_parallel=8, pipeline_parallel=4, stages=even_stages(32, 4))

@@ -5,6 +5,7 @@ import io
 import json
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,9 @@ import meshplan.planner.report.picture
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.search.result import NoLayoutFits
 from meshplan.planner.sweep import cells
-from meshplan.planner.sweep.outcome import SweepRow, record
+from meshplan.planner.sweep.economics import Terms
+from meshplan.planner.sweep.outcome import Sweep, SweepRow, record
+from meshplan.planner.sweep.report import print_sweep
 
 
 @pytest.fixture
@@ -151,6 +154,32 @@ def test_a_cell_without_a_plan_says_whether_nothing_fits() -> None:
     answers = (found, proved, None)
     rows = [SweepRow(line=0, series=series, gpus=1, answer=each) for each in answers]
     assert [record(row)["may_fit"] for row in rows] == [True, False, None]
+
+
+def test_a_cell_says_what_only_the_host_lacks() -> None:
+    """Masters, moments and 32-bit gradients of 8,030,261,248 weights are 16 bytes each, of which
+    each of 8 ranks has an eighth; its share of a host of 16e9 bytes is 2e9.
+    """
+    pins = {"optimizer_offload": "on", "zero_stage": "1", "tensor_parallel": "1"}
+    asked = ask(
+        Arguments(
+            model="llama-3.1-8b", gpus=8, cluster="dgx-h100", engine="generic", global_batch=8,
+            pins={**pins, "pipeline_parallel": "1"},
+        )
+    )  # fmt: skip
+    small = asked.question.cluster.model_copy(update={"host_memory_bytes": 16e9})
+    found = cells.answer(replace(asked, question=replace(asked.question, cluster=small)), None)
+    assert (found.status, found.lacking_bytes) == ("INFEASIBLE", None)
+    assert found.lacking_host_bytes == pytest.approx(8_030_261_248 * 16 / 8 - 2e9)
+    assert "more than its share of 1.9 GiB" in found.reason
+    series = cells.Series(
+        model="llama-3.1-8b", cluster="small", engine="generic", seq_len=8192, global_batch_size=8
+    )
+    row = SweepRow(line=0, series=series, gpus=8, answer=found)
+    assert record(row)["lacking_host_bytes"] == found.lacking_host_bytes
+    out = Console(file=io.StringIO(), width=160)
+    print_sweep(out, Sweep(rows=(row,), terms=Terms()), ())
+    assert "nothing fits: a GPU's share of the host lacks 13.1 GiB" in out.file.getvalue()
 
 
 def test_nothing_fits_anywhere() -> None:

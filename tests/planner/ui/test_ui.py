@@ -1,6 +1,7 @@
 """The page's server: the numbers of the plan, the words of the command line, and who may ask."""
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -190,6 +191,20 @@ def test_page_is_served_with_its_policy(client: TestClient) -> None:
         answer = client.get(path)
         assert answer.status_code == 200
         assert answer.headers["content-security-policy"].startswith("default-src 'self'")
+
+
+def test_what_scrolls_is_reached_by_keyboard(client: TestClient) -> None:
+    """Each element that the style lets scroll takes the focus, and says what it is."""
+    scrolling = re.findall(
+        r"^([.#])([\w-]+) \{.*overflow-[xy]: auto", client.get("/page.css").text, re.M
+    )
+    tags = re.findall(r"<\w+ [^>]*>", client.get("/").text)
+    for sign, name in scrolling:
+        kind = "id" if sign == "#" else "class"
+        found = [tag for tag in tags if f'{kind}="{name}"' in tag]
+        assert found
+        assert all('tabindex="0"' in tag and "aria-label=" in tag for tag in found), found
+    assert len(scrolling) == 2
 
 
 def test_config_beside_the_layout(client: TestClient) -> None:
