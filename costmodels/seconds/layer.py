@@ -149,8 +149,9 @@ class Pricer(Issuing):
         whole = len(again) == len(operations)
         ahead_s, replay_s = hooks_s(modules) if self.checkpoint_hooks else (0.0, 0.0)
         if not replay_s:
-            sent = self._collectives(again)
-            return forward, forward if whole else self._pass(again, "forward", sent)
+            if whole:
+                return forward, forward
+            return forward, self._pass(again, "forward", self._collectives(again))
         share = self.launches(operations) / maximum(self.launches(again), 1)
         passes = ((operations, ahead_s), (again, replay_s * share))
         ahead, replay = (
@@ -203,10 +204,10 @@ class Pricer(Issuing):
         operations: Sequence[Operation],
         direction: Direction,
         collectives: Sequence[Collective],
-        hook_s: Number = 0.0,
+        hook_s: Number | None = None,
     ) -> Pass:
-        """One direction of `operations`, in which the `collectives` among them run; the host takes
-        `hook_s` longer than it issues it, for each kernel.
+        """One direction of `operations`, in which the `collectives` among them run; where hooks are
+        around them, the host takes `hook_s` longer for each kernel than it issues it.
         """
         working = operations
         if direction == "weight_grad":  # of matrix products alone
@@ -222,10 +223,10 @@ class Pricer(Issuing):
         context_s = sum(exposed[axis] for axis in AXES if axis.startswith("cp"))
         busy = own.total_s + sum(exposed.values())
         under = 0.0 if self.launches_block else busy
-        hook_s = hook_s * self.cluster.host_slowdown
-        issued = [
-            self._issue_s(op, direction) + hook_s * self._launches(op, direction) for op in working
-        ]
+        issued = [self._issue_s(op, direction) for op in working]
+        if hook_s is not None:
+            hooks = [self._launches(op, direction) * self.cluster.host_slowdown for op in working]
+            issued = [own_s + hook_s * n for own_s, n in zip(issued, hooks, strict=True)]
         host_s = maximum(self._with_routing_s(working, direction, sum(issued)) - under, 0.0)
         ahead = direction == "forward"
         if ahead and (chains := self._chains_s(operations, each_s, issued, traffic)):
