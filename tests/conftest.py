@@ -6,6 +6,7 @@ thousand for every reader of files (`tests/planner/cli/test_fuzz_readers.py`).
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -24,6 +25,8 @@ if PROFILE == "fixed":
     providers._get_local_constants = lambda: providers._local_constants
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy and torch: a worker has one processor
 gc.disable()  # until all tests are collected, which live until the end
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what is behind an `&`
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests send Ctrl-C
 
 LONG = (
     "test_execute_command", "test_parity", "test_launch", "test_dry_run", "test_one_rank",
