@@ -225,8 +225,11 @@ class Pricer(Issuing):
         under = 0.0 if self.launches_block else busy
         issued = [self._issue_s(op, direction) for op in working]
         if hook_s is not None:
-            hooks = [self._launches(op, direction) * self.cluster.host_slowdown for op in working]
-            issued = [own_s + hook_s * n for own_s, n in zip(issued, hooks, strict=True)]
+            slowed_s = hook_s * self.cluster.host_slowdown
+            issued = [
+                own_s + slowed_s * self._launches(op, direction)
+                for own_s, op in zip(issued, working, strict=True)
+            ]
         host_s = maximum(self._with_routing_s(working, direction, sum(issued)) - under, 0.0)
         ahead = direction == "forward"
         if ahead and (chains := self._chains_s(operations, each_s, issued, traffic)):

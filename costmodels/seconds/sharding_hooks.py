@@ -83,5 +83,6 @@ def _weights(op: Operation, direction: Direction, *, each_expert: bool) -> Numbe
     """Whose hooks run in this direction: a norm's gradient comes with its input's."""
     if isinstance(op, Matmul) and direction != "input_grad":
         return op.groups if each_expert and "experts" in op.modules else 1
-    gains = isinstance(op, Pointwise) and "norm" in op.modules
-    return op.kernels if gains and isinstance(op, Pointwise) and direction != "weight_grad" else 0
+    if isinstance(op, Pointwise) and "norm" in op.modules and direction != "weight_grad":
+        return op.kernels
+    return 0

@@ -60,7 +60,7 @@ def test_megatron_is_read(text: str) -> None:
     ("program", "said"),
     [
         ("pretrain_gpt.py", False),
-        ("/work/fork/pretrain_gpt_deepspeed.py", False),
+        ("/srv/fork/pretrain_gpt_deepspeed.py", False),
         ("pretrain_ours.py", True),
         ("$PROGRAM.py", True),
     ],
