@@ -328,6 +328,18 @@ def test_what_the_host_issues_is_compared_by_direction_and_replay() -> None:
     assert all(np.any(columns == each) for each in others_s)
 
 
+def test_kernels_are_compared_where_checkpoints_take_the_host_some_time_for_each() -> None:
+    """Under PyTorch's hooks a kind of more kernels may be the slower one where a layer recomputes,
+    though the host issues it no later.
+    """
+    q = question("llama-3.2-1b", "torchtitan-eager", context_parallel="4", tensor_parallel="1")
+    layouts = space_of(q).layouts.take(np.arange(1))
+    rank = Rank(q.setting, layouts)
+    assert rank.pricer.checkpoint_hooks
+    launches = float(np.ravel(rank.pricer.launches(rank.operations(0)))[0])
+    assert launches in kind_costs(layouts, q.setting, [0])[0]
+
+
 def test_a_model_without_attention_has_the_usual_kind() -> None:
     """Nothing is exchanged for queries: the engine's default stands."""
     q = question("llama-3.1-8b", context_parallel="2")
