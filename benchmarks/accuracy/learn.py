@@ -46,6 +46,7 @@ from benchmarks.accuracy.learn_sources import (
     sources,
     without_prices,
 )
+from benchmarks.accuracy.learn_summary import FAR, lines_of, summary
 from benchmarks.pages import ROOT, TABLES, put
 from benchmarks.usage import check_usage
 from meshplan.hardware_profiles.files.toml_io import write_toml
@@ -68,7 +69,6 @@ PAGE = ROOT / "docs" / "learn.md"
 SHOWN = ("playbook", "dgxc", "vtrain", "mosaic")
 """The largest suites, each of another framework."""
 
-FAR = 0.2
 LEARNT_FROM, DRAWS, MOST_PREDICTED = 2, 4, 40
 GRID = {
     "matmul_deviation": (0.1, 0.3), "scale_deviation": (0.1, 0.6),
@@ -345,13 +345,13 @@ def table(suites: Collection[str] = ()) -> str:
         if source[0] in SHOWN or size(np.array([row.error for row in some])) > FAR:
             made.append(shown(source, some, read_shrinkage("stranger")))
             print(made[-1], flush=True)
-    return "\n".join([*lines, *sorted([*made, *_lines_of_others(suites)])])
+    own = sorted([*made, *_lines_of_others(suites)])
+    return "\n".join([*lines, *own, summary(own)])
 
 
 def _lines_of_others(suites: Collection[str]) -> list[str]:
     """What the page's table says of other suites; nothing if all are made."""
-    text = PAGE.read_text(encoding="utf-8").partition("<!-- learn table -->")[2]
-    found = [line for line in text.partition("<!-- end")[0].splitlines()[3:] if line]
+    found = lines_of(PAGE.read_text(encoding="utf-8"))
     return [line for line in found if suites and line.split("|")[1].strip() not in suites]
 
 
