@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 from nightly import later
 
-from benchmarks.accuracy.backtest import correlation, intraclass, judged, regraded, share, table
+from benchmarks.accuracy.backtest import (
+    as_printed,
+    correlation,
+    intraclass,
+    judged,
+    regraded,
+    share,
+    table,
+)
 from benchmarks.pages import ROOT
 from meshplan.hardware_profiles.errors.left_out_errors import WITHIN
 from meshplan.hardware_profiles.errors.left_out_runs import First, Ratio, firsts, ratios
@@ -83,3 +91,17 @@ def test_ranges_hold_for_the_next_batch() -> None:
     assert alike >= 0.73
     assert correlation(runs) == pytest.approx(WITHIN["step_time"], abs=0.05)
     assert table(runs) in (ROOT / "docs/accuracy.md").read_text("utf-8")
+    printed = [each for each in runs if each.first.low is not None]
+    largest, _ = Counter(each.run.suite for each in printed).most_common(1)[0]
+    others = [each for each in printed if each.run.suite != largest]
+    readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    of_all, of_others = (_said(as_printed(some)) for some in (printed, others))
+    assert f"last {len(printed)} runs" in readme
+    assert f"{of_all.replace(f' of {len(printed)}', '')} lay inside" in readme
+    assert of_others in readme
+
+
+def _said(inside_of: str) -> str:
+    """3 of 4 as README says it: 3 of 4 (75 %)."""
+    inside, _, number = inside_of.partition(" of ")
+    return f"{inside_of} ({100 * int(inside) / int(number):.0f} %)"

@@ -145,7 +145,7 @@ def _line(name: str, runs: Sequence[Judged]) -> str:
     low, high = (median(getattr(each.around, end) for each in runs) - 1 for end in ("low", "high"))
     return (
         f"| {name} | {len(runs):,} | {len(sources)} | {share(runs):.0%} "
-        f"| {alike:.0%} | {low:+.0%} to {high:+.0%} | {_as_printed(runs)} |"
+        f"| {alike:.0%} | {low:+.0%} to {high:+.0%} | {as_printed(runs)} |"
     )
 
 
@@ -162,7 +162,7 @@ def families(runs: Iterable[Judged]) -> dict[tuple[str, str], list[Judged]]:
     return {key: some for key, some in sorted(found.items()) if len(some) >= FEW}
 
 
-def _as_printed(runs: Iterable[Judged]) -> str:
+def as_printed(runs: Iterable[Judged]) -> str:
     """Of those whose range was kept."""
     kept = [
         one.low <= one.step_time <= one.high
