@@ -1,6 +1,7 @@
 """What PyTorch's checkpoints take the host where nothing compiles the layer that they wrap.
 
-    forward, replay  longer by a + b seconds for each kernel that the host issues forward
+    forward  longer by a seconds for each kernel that the host issues in it
+    replay   longer by b seconds for each kernel of the forward, also of those that it leaves out
 
 A checkpoint that is not reentrant packs and unpacks each saved tensor by hooks in Python, in the
 forward and again in the replay; one by operator has a dispatch mode in Python see each operator of
